@@ -13,7 +13,7 @@ import safetensors.numpy
 from onnx import TensorProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict, Field
 
-from reinet.agents.learn.checkpoint import Checkpoint
+from reinet.agents.learn.checkpoint import Checkpoint, State
 from reinet.agents.learn.config import TraceSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import generated_selection_traces, generated_training_traces, ranges_of
@@ -71,8 +71,20 @@ def export(folder: Path, out: Path, force: bool = True, spread: Path | None = No
         weights |= {f"gru.{name}": array for name, array in vars(actor.gru).items()}
     if lost := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise ModelError(f"{folder}: {lost[0]} is not finite: its training diverged; export an earlier checkpoint")
-    metrics = judged.metrics if judged else {}
-    manifest = Manifest(
+    manifest = _manifest(state, judged.metrics if judged else {})
+    found = Spread.load(spread, config.name, config.seed) if spread else None
+    files = {
+        ONNX_FILE: onnx_bytes(actor, features.history),
+        WEIGHTS_FILE: safetensors.numpy.save(weights),
+        CARD_FILE: model_card(manifest, state.iteration, found).encode(),
+    }
+    return write_artifact(out, files, manifest)
+
+
+def _manifest(state: State, metrics: dict[str, float]) -> Manifest:
+    """Returns what is to be known of a checkpoint's model; the digests of its files follow."""
+    config = state.config
+    return Manifest(
         format=1,
         name=config.name,
         schema=Schema(
@@ -96,13 +108,6 @@ def export(folder: Path, out: Path, force: bool = True, spread: Path | None = No
         metrics=finite_metrics(metrics),
         files={},
     )
-    found = Spread.load(spread, config.name, config.seed) if spread else None
-    files = {
-        ONNX_FILE: onnx_bytes(actor, features.history),
-        WEIGHTS_FILE: safetensors.numpy.save(weights),
-        CARD_FILE: model_card(manifest, state.iteration, found).encode(),
-    }
-    return write_artifact(out, files, manifest)
 
 
 def tell_spread(model: Path, out: Path, spread: Path) -> str:
