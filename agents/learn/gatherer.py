@@ -185,7 +185,7 @@ class Gatherer:
             steps=steps,
         )
 
-    def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
+    def evaluate(self, links: Sequence[LinkSpec], agent: Agent) -> list[Metrics]:
         """Returns the figures of one flow per link, without noise, behind the guard."""
         return figures(agent, links, self._config.run.evaluate_s)
 

@@ -228,7 +228,7 @@ class Run:
                 self._begin_judging_anew()
             self.baselines = self._gatherers.baselines(self._links, view.period)
         actor = FoldedActor(self.ddpg.best_actor().folded(), self._config.head, view, self._config.calm_rtts)
-        points = [Point.of(metrics) for metrics in self._gatherers.evaluate(actor, self._links)]
+        points = [Point.of(metrics) for metrics in self._gatherers.evaluate(self._links, actor)]
         metrics = judged(points, self.baselines, self._strata)
         if found := chosen(self.best, self.iteration, metrics, actor, self._config):
             self.best = found

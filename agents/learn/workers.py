@@ -132,34 +132,36 @@ class RayGatherers(Closing):
 
     def gather(self, actor: Folded | None, normaliser: Normaliser, iteration: int) -> list[Experience]:
         """Returns every worker's experience of this iteration."""
-        if self._local is not None:
-            return [self._local.gather(actor, normaliser, iteration)]
-        sent_actor, sent_normaliser = self._ray.put(actor), self._ray.put(normaliser)
-        return self._everywhere("gather", sent_actor, sent_normaliser, iteration)
+        shared = (actor, normaliser) if self._local is not None else map(self._ray.put, (actor, normaliser))
+        return self._everywhere("gather", *shared, iteration)
 
-    def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
+    def evaluate(self, links: Sequence[LinkSpec], agent: Agent) -> list[Metrics]:
         """Returns the figures of one flow per link, the links shared out among the workers."""
-        if self._local is not None:
-            return self._local.evaluate(agent, links)
-        futures = [a.call.remote("evaluate", (), agent, p) for a, p in self._shares(links)]
-        return [metrics for part in self._get(futures) for metrics in part]
+        return self._shared_out("evaluate", links, agent)
 
     def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> Ranked:
         """Returns what each member costs on each of this iteration's links (P, L), those of all workers."""
-        if self._local is not None:
-            return self._local.costs(actor, members, normaliser, iteration)
         parts: list[Ranked] = self._everywhere("costs", actor, members, normaliser, iteration)
         return Ranked(np.concatenate([part.costs for part in parts], axis=1), sum(part.periods for part in parts))
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link, the links shared out among the workers."""
-        if self._local is not None:
-            return self._local.baselines(links, period)
-        futures = [a.call.remote("baselines", (), p, period) for a, p in self._shares(links)]
-        return [baseline for part in self._get(futures) for baseline in part]
+        return self._shared_out("baselines", links, period)
 
     def _everywhere(self, name: str, *arguments: object) -> list[Any]:
+        """Returns what this method of each worker's gatherer returns."""
+        if self._local is not None:
+            return [getattr(self._local, name)(*arguments)]
         return self._get([actor.call.remote(name, self._shared, *arguments) for actor in self._actors])
+
+    def _shared_out(self, name: str, links: Sequence[LinkSpec], *arguments: object) -> list[Any]:
+        """Returns what this method of a gatherer returns for each link; every worker has some of the links."""
+        if self._local is not None:
+            return list(getattr(self._local, name)(links, *arguments))
+        share = -(-len(links) // len(self._actors))
+        parts = [(actor, links[i * share : (i + 1) * share]) for i, actor in enumerate(self._actors)]
+        futures = [actor.call.remote(name, (), some, *arguments) for actor, some in parts if some]
+        return [found for part in self._get(futures) for found in part]
 
     def _get(self, futures: Sequence[Any]) -> list[Any]:
         """Returns what the workers return, and raises what one raises: Ray's own error has a traceback as its text."""
@@ -169,11 +171,6 @@ class RayGatherers(Closing):
             if isinstance(error.cause, ReinetError):
                 raise error.cause from None
             raise
-
-    def _shares(self, links: Sequence[LinkSpec]) -> list[tuple[Any, Sequence[LinkSpec]]]:
-        share = -(-len(links) // len(self._actors))
-        shares = [(actor, links[i * share : (i + 1) * share]) for i, actor in enumerate(self._actors)]
-        return [(actor, some) for actor, some in shares if some]
 
     def close(self) -> None:
         """Ends the workers, and Ray unless it was running in this process before."""

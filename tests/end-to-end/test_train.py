@@ -332,7 +332,7 @@ def test_scores_compare_with_the_rule_and_with_plain_congestion_control() -> Non
     links = selection_links(settings)
     worker = Gatherer(settings, [], 0)
     baselines = worker.baselines(links, settings.period.rule())
-    none, rule = ([Point.of(m) for m in worker.evaluate(agent, links)] for agent in (NoCap(), Rule(1.5)))
+    none, rule = ([Point.of(m) for m in worker.evaluate(links, agent)] for agent in (NoCap(), Rule(1.5)))
     plain = judged(none, baselines)
     assert (plain["throughput_ratio"], plain["qdelay_ratio"]) == (pytest.approx(1), pytest.approx(1))
     against = judged(rule, baselines)

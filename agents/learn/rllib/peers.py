@@ -192,7 +192,7 @@ class _PeerRun:
         """Runs flows without noise on the selection links; returns scalars. The best policy goes to ``best/``."""
         policy = Folded(policy_of(self._config, self._algorithm))
         actor = FoldedActor(policy, self._config.head, self._view)
-        points = [Point.of(metrics) for metrics in self._judges.evaluate(actor, self._links)]
+        points = [Point.of(metrics) for metrics in self._judges.evaluate(self._links, actor)]
         metrics = judged(points, self._baselines, [stratum_of(link) for link in self._links])
         self._judged_iteration = self.iteration
         if found := chosen(self.best, self.iteration, metrics, actor, self._config):
