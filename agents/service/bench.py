@@ -218,13 +218,13 @@ def _prepare(process: Process, models: list[Path]) -> tuple[list[str], str]:
     config.folder.mkdir(parents=True, mode=0o700)
     database = Database(config.folder)
     registry = Registry(config.folder, database)
-    jobs = Jobs(config.folder, database, Blobs(config.folder, database), 0, 1, "bench")
+    jobs = Jobs(config.folder, database, Blobs(config.folder, database), most_workers=1, code_version="bench")
     caller = Caller(LOCAL, ALL_ROLES, config.quota)
     made = [jobs.submit(caller, Given(f"request-{n}", json.dumps(TRAINING), note=f"week {n}")) for n in range(JOBS)]
     digests = [load_artifact(folder).manifest_sha256 for folder in models]
     for folder, digest in zip(models, digests, strict=True):
         registry.add_of_job(made[0], folder, digest)
-        registry.promote(digest, NAME, LOCAL, "bench", True, "")
+        registry.promote(digest, NAME, LOCAL, "bench", forced=True, gate="")
     database.close()
     return digests, made[0].id
 

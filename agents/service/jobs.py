@@ -117,8 +117,9 @@ class Jobs:
     """The table of jobs and their folders."""
 
     def __init__(
-        self, folder: Path, database: Database, blobs: Blobs, min_free_bytes: int, most_workers: int, code_version: str
-    ) -> None:
+        self, folder: Path, database: Database, blobs: Blobs,
+        *, min_free_bytes: int = 0, most_workers: int, code_version: str,
+    ) -> None:  # fmt: skip
         self.folder = folder / "jobs"
         self._database, self._blobs = database, blobs
         self.apart = database.apart

@@ -50,6 +50,15 @@ MAX_REQUEST_BYTES = 2 * 1024 * 1024
 assert MAX_REQUEST_BYTES > CHUNK_BYTES
 LOOKAHEAD_BYTES = 1024 * 1024
 """So much of an upload arrives before it is asked for: 20 MB/s over a path of 50 ms."""
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_metadata_size", 8192),
+    ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+    ("grpc.http2.bdp_probe", 0),  # else it grows with a path's rate, for every upload that waits its turn
+    ("grpc.keepalive_time_ms", 60_000),  # a client that is gone is noticed within a minute and a bit
+    ("grpc.keepalive_timeout_ms", 20_000),
+]
 GRACE_S = 1.0
 SERVICES = ("Jobs", "Models")
 FOLDER = Purpose("lock of the folder", "trainer.folder", sockets.SOCK_STREAM, 0o700)
@@ -107,23 +116,15 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     min_free_bytes = config.min_free_mb * 1_000_000
     blobs = Blobs(config.folder, database, min_free_bytes)
     flows = Flows(config.folder, min_free_bytes)
-    jobs = Jobs(config.folder, database, blobs, min_free_bytes, config.workers, code_version())
+    jobs = Jobs(
+        config.folder, database, blobs,
+        min_free_bytes=min_free_bytes, most_workers=config.workers, code_version=code_version(),
+    )  # fmt: skip
     registry = Registry(config.folder, database)
     durable.clear_staged(config.folder / "staged")
     registry.tell_of_unknown()
     callers = Callers(config)
-    server = grpc.aio.server(
-        maximum_concurrent_rpcs=MOST_CALLS,
-        options=[
-            ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_metadata_size", 8192),
-            ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
-            ("grpc.http2.bdp_probe", 0),  # else it grows with a path's rate, for every upload that waits its turn
-            ("grpc.keepalive_time_ms", 60_000),  # a client that is gone is noticed within a minute and a bit
-            ("grpc.keepalive_timeout_ms", 20_000),
-        ],
-    )
+    server = grpc.aio.server(maximum_concurrent_rpcs=MOST_CALLS, options=OPTIONS)
     add: Any = trainer_pb2_grpc  # generated code carries no types
     add.add_JobsServicer_to_server(JobsServicer(jobs, blobs, flows, callers), server)
     fleet = Fleet(database)
@@ -140,16 +141,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     log.info("serving", socket=str(socket), listen=port, folder=str(config.folder), runner=config.runner)
     supervisor = Supervisor(jobs, registry, runner, config.jobs, callers.quota_of)
     try:
-        await asyncio.to_thread(supervisor.prepare)
-        while not stopped.is_set():
-            try:
-                await asyncio.to_thread(supervisor.step)
-                await fleet.flush(FLUSH_S)
-            except (ReinetError, OSError, sqlite3.Error) as error:  # a full disk: it may be mended while we serve
-                log.error("the service cannot look after its jobs", problem=str(error))
-                await asyncio.sleep(TROUBLE_S)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stopped.wait(), STEP_S)
+        await _look_after(supervisor, fleet, stopped)
     finally:
         await status.enter_graceful_shutdown()
         await server.stop(GRACE_S)
@@ -158,6 +150,20 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
         if left := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(left, timeout=GRACE_S)
         await fleet.flush()
+
+
+async def _look_after(supervisor: Supervisor, fleet: Fleet, stopped: asyncio.Event) -> None:
+    """Has the supervisor step, and what daemons said written down, until the service is to end."""
+    await asyncio.to_thread(supervisor.prepare)
+    while not stopped.is_set():
+        try:
+            await asyncio.to_thread(supervisor.step)
+            await fleet.flush(FLUSH_S)
+        except (ReinetError, OSError, sqlite3.Error) as error:  # a full disk: it may be mended while we serve
+            log.error("the service cannot look after its jobs", problem=str(error))
+            await asyncio.sleep(TROUBLE_S)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stopped.wait(), STEP_S)
 
 
 def _listen_unix(server: Any, socket: Path) -> None:

@@ -47,7 +47,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def jobs(tmp_path: Path, database: Database) -> Jobs:
-    return Jobs(tmp_path, database, Blobs(tmp_path, database), 0, 2, "1")
+    return Jobs(tmp_path, database, Blobs(tmp_path, database), most_workers=2, code_version="1")
 
 
 @pytest.mark.parametrize("data", DAMAGED, ids=repr)
@@ -99,7 +99,7 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, database: D
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 4096))
     damaged = Database(tmp_path)
-    found = Jobs(tmp_path, damaged, Blobs(tmp_path, damaged), 0, 2, "1")
+    found = Jobs(tmp_path, damaged, Blobs(tmp_path, damaged), most_workers=2, code_version="1")
     calls = [lambda: found.latest(1), lambda: found.set("x", note=""), lambda: Fleet(damaged)]
     for call in calls:
         with pytest.raises(ServiceError, match=rf"{path}: database disk image is malformed; end the service, then"):

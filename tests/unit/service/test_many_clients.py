@@ -38,7 +38,7 @@ TRACES = [Trace.constant(mbps, 70) for mbps in (11, 12, 13)]
 def servicer(tmp_path: Path) -> Iterator[JobsServicer]:
     database = Database(tmp_path)
     blobs = Blobs(tmp_path, database)
-    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
+    jobs = Jobs(tmp_path, database, blobs, most_workers=0, code_version="test")
     yield JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
     database.close()
 

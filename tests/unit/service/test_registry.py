@@ -90,7 +90,7 @@ def test_latest_is_the_newest_also_where_the_clock_was_set_back(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = registry._database
-    jobs = Jobs(tmp_path, database, Blobs(tmp_path, database), 0, 0, "test")
+    jobs = Jobs(tmp_path, database, Blobs(tmp_path, database), most_workers=0, code_version="test")
     with pytest.raises(ServiceError, match="there is no job yet"):  # and not that latest is no 12 digits
         jobs.get("latest")
     with pytest.raises(ServiceError, match="there is no model yet"):

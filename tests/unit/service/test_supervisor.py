@@ -69,7 +69,8 @@ class Shop:
     def open(self) -> None:
         self.database = Database(self.folder)
         weakref.finalize(self, self.database.close)  # with the shop, whose tests open it once or often
-        self.jobs = Jobs(self.folder, self.database, Blobs(self.folder, self.database), 0, 2, "1")
+        blobs = Blobs(self.folder, self.database)
+        self.jobs = Jobs(self.folder, self.database, blobs, most_workers=2, code_version="1")
         self.registry = Registry(self.folder, self.database)
         self.supervisor = Supervisor(self.jobs, self.registry, self.runner, self.at_once, lambda _owner: ME.quota)
 
