@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent, CapArray
 from reinet.agents.decide.verdicts import Why, text
+from reinet.agents.evaluation.replayed import answers
 from reinet.alcc.launch import ENVIRONMENT, Settings
 from reinet.core import FLOW_STATS_DTYPE
-from reinet.core.guard import Guard
 from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
@@ -62,12 +61,7 @@ def why_uncapped(agent: Agent, records: FlowStatsArray) -> str | None:
     """
     if not agent.sets_caps:
         return None
-    seen = agent.view.bank(1).update(np.zeros(len(records), np.int32), records)
-    if not seen.decided.any():
+    _, decided, verdict = answers(agent, records)
+    if not decided.any():
         return NEVER_SEEN
-    decider = Decider(agent, 1, Guard())
-    for at in range(len(records)):
-        one = slice(at, at + 1)
-        decider.decide(records[one], seen.states[one], seen.rule_pkts[one], seen.decided[one], seen.may_cap[one])
-    (verdict,) = decider.verdicts
     return None if verdict["code"] in (Why.CAPPED, Why.AGENT_CHOSE_NONE) else text(verdict)

@@ -10,6 +10,7 @@ the least RTTs already. The cadence is that of the model which the daemon ran.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,14 @@ class Replayed:
 
 def replay(recording: FlowRecording, agent: Agent, target: Target) -> Replayed:
     """Returns what an agent would have had in force after each of a recorded flow's records."""
-    stats = stats_of(recording.records, target)
+    caps_pkts, decided, _ = answers(agent, stats_of(recording.records, target))
+    return Replayed(recording.flow, agent.name, recording.records, caps_pkts, decided)
+
+
+def answers(agent: Agent, stats: FlowStatsArray) -> tuple[CapArray, Mask, Any]:
+    """Returns what an agent would have had in force after each of one flow's records (N,), which of them asked for a
+    decision (N,), and the verdict at the end.
+    """
     batch = agent.view.bank(1).update(np.zeros(len(stats), np.int32), stats)
     decider = Decider(agent, 1, Guard())
     caps_pkts = np.zeros(len(stats), np.uint32)
@@ -51,7 +59,7 @@ def replay(recording: FlowRecording, agent: Agent, target: Target) -> Replayed:
         one = slice(at, at + 1)
         seen = stats[one], batch.states[one], batch.rule_pkts[one]
         caps_pkts[at] = decider.decide(*seen, batch.decided[one], batch.may_cap[one])[0]
-    return Replayed(recording.flow, agent.name, recording.records, caps_pkts, batch.decided)
+    return caps_pkts, batch.decided, decider.verdicts[0]
 
 
 def stats_of(records: RecordArray, target: Target) -> FlowStatsArray:
