@@ -28,6 +28,8 @@ LEAST_DELAY_MS = 0.1
 """Queueing delays below count as this: a ratio of two that are nothing says nothing."""
 SUITE = "suite/"
 """So begin the names of what the suite measured of a model: it has them beside the figures of its training."""
+OF_A_PAIR = ("scenario", "cc", "point", "flows", "beside", "trace_sha256", "seed", "start_offset_ms")
+"""What two runs share that differ in the agent alone, by the keys of a report's rows."""
 SHOWN = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms")
 NICE = 10
 """The gate may wait for trainings; nobody's packets wait for it."""
@@ -52,18 +54,19 @@ class Verdict:
 
 def judged(rows: list[dict[str, Any]], candidate: str, present: str, gate: Gate) -> Verdict:
     """Returns the verdict of a report's rows; ``candidate`` and ``present`` are agents' names in it."""
-    sides: list[dict[str, dict[str, Any]]] = []
-    for agent in (candidate, present):
-        sides.append({
-            json.dumps([row[key] for key in ("scenario", "cc", "point", "flows", "beside", "trace_sha256", "seed",
-                                             "start_offset_ms")], sort_keys=True): row
-            for row in rows if row["agent"] == agent and row["role"] == "run"
-        })  # fmt: skip
-    pairs = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
+    ours, theirs = (
+        {
+            json.dumps([row[key] for key in OF_A_PAIR], sort_keys=True): row
+            for row in rows
+            if row["agent"] == agent and row["role"] == "run"
+        }
+        for agent in (candidate, present)
+    )
+    pairs = [(ours[key], theirs[key]) for key in ours.keys() & theirs.keys()]
     if not pairs:
         return Verdict(False, "the suite has no runs that both models share; see [trainer.gate]")
-    if lost := len(sides[1].keys() - sides[0].keys()):  # of its ratios these would have been the worst
-        return Verdict(False, f"in {lost} of {len(sides[1])} runs nothing came through under it, where it did before")
+    if lost := len(theirs.keys() - ours.keys()):  # of its ratios these would have been the worst
+        return Verdict(False, f"in {lost} of {len(theirs)} runs nothing came through under it, where it did before")
     throughput = np.exp(np.mean([np.log(a["throughput_mbps"] / b["throughput_mbps"]) for a, b in pairs]))
     delays = [[max(side["qdelay_mean_ms"], LEAST_DELAY_MS) for side in pair] for pair in pairs]
     delay = np.exp(np.mean([np.log(a / b) for a, b in delays]))
