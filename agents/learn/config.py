@@ -24,6 +24,7 @@ from reinet.envs.link.laws import LogUniform, Uniform, law_of
 from reinet.envs.link.spec import check_choice
 from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.model import PRESETS, RANDOM
+from reinet.envs.trace.set_file import Role
 
 Range = tuple[float, float]
 MOST_COUNT = 10_000_000
@@ -52,7 +53,7 @@ class TraceSet(_Section):
     weight: float = Field(default=1.0, gt=0, le=1e6)
     """How often flows run over this set, next to the weights of the others and of the generated traces; the traces of
     one set are as likely as each other."""
-    role: Literal["train", "validation", "test"] | None = None
+    role: Role | None = None
     """What all of the set is for: to learn from, to choose among checkpoints by, or neither of them. None = what a set
     file's name says where that is one of the three, as those of ``reinet traces split`` are; else the contents are
     divided by ``select_share``."""

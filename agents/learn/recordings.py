@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from reinet.agents.learn.config import TraceSection, TraceSet
 from reinet.agents.model.artifact import TraceUse
@@ -16,11 +15,8 @@ from reinet.core.errors import ConfigError, TraceError
 from reinet.core.visible import utf8
 from reinet.envs.link.domain import WeightedTrace
 from reinet.envs.trace import Trace
-from reinet.envs.trace.set_file import SET_SUFFIX, set_name, trace_files
+from reinet.envs.trace.set_file import Role, called, trace_files
 from reinet.envs.trace.split import by_content
-
-Role = Literal["train", "validation", "test"]
-ROLES: tuple[Role, ...] = ("train", "validation", "test")
 
 LEAST_SECONDS = 5.0
 """A recording is at least as long as a generated trace must be: a shorter one repeats itself within one flow."""
@@ -94,10 +90,8 @@ def recordings(section: TraceSection) -> Recordings:
 def _files_of(entry: TraceSet) -> list[_File]:
     path = expanded("traces.sets", entry.path)
     traces = _loaded("traces.sets", entry.path)
-    role, name = entry.role, path.absolute().name if path.is_dir() else path.absolute().parent.name
-    if path.suffix.lower() == SET_SUFFIX and not path.is_dir():
-        name = set_name(path)
-        role = role or next((known for known in ROLES if known == name), None)
+    name, role = called(path)
+    role = entry.role or role
     for trace in traces:
         if role != "test" and trace.duration_ms < LEAST_SECONDS * 1000:
             raise ConfigError(

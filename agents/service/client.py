@@ -24,7 +24,7 @@ from reinet.core.errors import ConfigError, ServiceError
 from reinet.daemon.client import request_of
 from reinet.daemon.registry import TIMEOUT_S, Address, fetch, service_error
 from reinet.envs.trace import Trace
-from reinet.envs.trace.set_file import SET_SUFFIX, set_name, trace_files
+from reinet.envs.trace.set_file import called, trace_files
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 
@@ -281,16 +281,14 @@ def _sets(entries: Sequence[_Set], licence: str) -> tuple[list[pb.TraceSet], dic
     for entry in entries:
         path = Path(os.path.expandvars(entry.path))
         traces = [Trace.load(file) for file in trace_files([path])]
-        is_set = path.suffix.lower() == SET_SUFFIX and not path.is_dir()
-        name = set_name(path) if is_set else path.absolute().name if path.is_dir() else path.absolute().parent.name
-        role = entry.role or (name if is_set and name in ("train", "validation", "test") else "")
+        name, role = called(path)
         files: dict[str, str] = {}
         for trace in traces:
             files[_unlike(_as_name(trace.name), files)] = trace.sha256
             found[trace.sha256] = trace
         sets.append(request_of(
-            pb.TraceSet, name=_unlike(_as_name(name), [one.name for one in sets]), role=role, licence=licence,
-            weight=entry.weight,
+            pb.TraceSet, name=_unlike(_as_name(name), [one.name for one in sets]), role=entry.role or role or "",
+            licence=licence, weight=entry.weight,
             files=[pb.TraceFile(name=file, sha256=sha256) for file, sha256 in files.items()],
         ))  # fmt: skip
     return sets, found

@@ -7,13 +7,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from reinet.core import toml_file
 from reinet.core.errors import TraceError
 from reinet.core.visible import utf8
 from reinet.envs.trace.files import read_limited
 from reinet.envs.trace.trace import Trace
+
+Role = Literal["train", "validation", "test"]
+ROLES: tuple[Role, ...] = ("train", "validation", "test")
 
 SET_SUFFIX = ".toml"
 _NOT_TRACES = frozenset({".toml", ".md", ".json", ".yaml", ".yml"})
@@ -65,9 +68,16 @@ def _trace_files(path: Path) -> list[Path]:
     return _set_files(path) if path.suffix.lower() == SET_SUFFIX else [path]
 
 
-def set_name(path: Path) -> str:
-    """Returns the name that a set file gives its set. Raises TraceError."""
-    return str(_read_set(path)["name"])
+def called(path: Path) -> tuple[str, Role | None]:
+    """Returns the name of the set at a path, a set file's own or else its folder's, and what it is for: a set file's
+    name says that where it is a role's, as those of ``reinet traces split`` do. Raises TraceError.
+    """
+    if path.is_dir():
+        return path.absolute().name, None
+    if path.suffix.lower() != SET_SUFFIX:
+        return path.absolute().parent.name, None
+    name = str(_read_set(path)["name"])
+    return name, next((role for role in ROLES if role == name), None)
 
 
 def _read_set(path: Path) -> dict[str, Any]:
