@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.batch import figures
@@ -110,22 +111,11 @@ def measure(
 
     ``present`` is who caps the recorded flows. What was trained in ``folder`` is taken up again. Raises ReinetError.
     """
-    from reinet.agents.decide.names import make_agent
-
     if traces < 4:
         raise ConfigError(f"--traces {traces}: 4 are the least, of which one is kept to choose among checkpoints by")
     known = [generate(PRESETS[i % len(PRESETS)], seconds, RECORDED_SEED + i) for i in range(traces)]
     told(f"recording {traces} flows of {seconds:g} s")
-    flows = recorded(make_agent(present, "sim"), known, seconds)
-    found: list[Estimate] = []
-    errors: list[dict[str, Any]] = []
-    for number, (trace, records) in enumerate(zip(known, flows, strict=True)):
-        mine = [one for one in estimates(records, f"flow-{number}") if one.measured_share >= LEAST_MEASURED]
-        found += mine
-        for one in mine:
-            for bin_ms in (100, 1000):
-                error = rate_error(one, trace, MRTTS_MS[number % len(MRTTS_MS)], bin_ms)
-                errors.append({"of": trace.name, **one.row(), **error.__dict__})
+    found, errors = _estimated(known, recorded(make_agent(present, "sim"), known, seconds))
     save(found, folder / "estimated", overwrite=True)
     (folder / "true").mkdir(exist_ok=True)
     names = [trace.save(folder / "true" / f"{trace.name}.trace", overwrite=True).name for trace in known]
@@ -157,6 +147,20 @@ def measure(
         "seconds": seconds,
         "iterations": config.run.iterations,
     }
+
+
+def _estimated(traces: Sequence[Trace], flows: Sequence[RecordArray]) -> tuple[list[Estimate], list[dict[str, Any]]]:
+    """Returns what is estimated of recorded flows, one over each trace, and how far that is from the traces."""
+    found: list[Estimate] = []
+    errors: list[dict[str, Any]] = []
+    for number, (trace, records) in enumerate(zip(traces, flows, strict=True)):
+        mine = [one for one in estimates(records, f"flow-{number}") if one.measured_share >= LEAST_MEASURED]
+        found += mine
+        for one in mine:
+            for bin_ms in (100, 1000):
+                error = rate_error(one, trace, MRTTS_MS[number % len(MRTTS_MS)], bin_ms)
+                errors.append({"of": trace.name, **one.row(), **error.__dict__})
+    return found, errors
 
 
 def _trained(config: TrainConfig, folder: Path, side: Path, seed: int) -> Path:
