@@ -62,9 +62,7 @@ class TraceSet(_Section):
 class TraceSection(_Section):
     """Traces to learn from, and others to choose among checkpoints: generated ones, and the user's recordings."""
 
-    presets: list[str] = Field(
-        default_factory=lambda: ["lte-driving", "random", "lte-walking", "random", "lte-stationary", "random"],
-    )
+    presets: list[str] = ["lte-driving", "random", "lte-walking", "random", "lte-stationary", "random"]
     """Kinds of link, taken in turn; see ``reinet traces generate --help``. random varies around all of them: two fifths
     are slow 3G links, whose serialisation alone often exceeds a target, and the LTE presets keep those a minority.
     None are needed where there are sets."""
