@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from reinet.agents.decide.protocol import MODEL_IDENTITY
-from reinet.agents.evaluation.no_harm import Harm
+from reinet.agents.evaluation import no_harm
 from reinet.agents.service import files
 from reinet.agents.service.config import Gate
 from reinet.core.errors import ReinetError
@@ -96,7 +96,6 @@ def suite_figures(rows: list[dict[str, Any]], agent: str, plain: str, gate: Gate
 def measure(request: dict[str, Any]) -> Verdict:
     """Runs the suite with both models; returns the verdict. Raises ReinetError where it cannot be run."""
     from reinet.agents.decide.policy import Policy
-    from reinet.agents.evaluation import no_harm
     from reinet.agents.evaluation.suites import report
     from reinet.agents.evaluation.suites.definition import load
     from reinet.agents.evaluation.suites.plan import BASELINE, plan
@@ -141,7 +140,7 @@ def measure(request: dict[str, Any]) -> Verdict:
     return with_harm(verdict, no_harm.measure(policy, policy.manifest.congestion_controls, gate.no_harm))
 
 
-def with_harm(verdict: Verdict, harm: Harm) -> Verdict:
+def with_harm(verdict: Verdict, harm: no_harm.Harm) -> Verdict:
     """Returns the verdict of both: a model that slows short transfers is refused, however well long ones do."""
     return replace(verdict, ok=verdict.ok and harm.ok, words=f"{verdict.words}; {harm.words}")
 
