@@ -38,8 +38,8 @@ class Experience:
     fragments: list[Fragment]
     normaliser: Normaliser
     """The statistics of this iteration's records alone, to be merged."""
-    records: int
-    """How many periods were simulated, those without an RTT sample included."""
+    periods: int
+    """How many were simulated, those without an RTT sample included."""
     summary: dict[str, float] = field(default_factory=dict)
     """The means over decided records, by TensorBoard tag."""
 
@@ -113,7 +113,7 @@ class Gatherer:
                 for rows in _stretches(decided[:, i], may_cap[:, i])
             ],
             normaliser=observed,
-            records=(periods + 1) * count + tried_periods,
+            periods=(periods + 1) * count + tried_periods,
             summary=_summary(stats[1:][decided[1:]], np.diff(total, axis=0)) | behind_rule,
         )
 

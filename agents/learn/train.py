@@ -153,7 +153,7 @@ class Run:
         normaliser = Normaliser.reference(config.feature_set) if calibrating else self.normaliser
         gathered = self._gatherers.gather(actor, normaliser, self.iteration)
         scalars = means([experience.summary for experience in gathered])
-        self.env_steps += sum(experience.records for experience in gathered)
+        self.env_steps += sum(experience.periods for experience in gathered)
         gathered_s = time.monotonic()
         if calibrating:
             for experience in gathered:

@@ -127,7 +127,7 @@ def test_a_small_share_still_seeks_one_link_and_the_same_one_each_time() -> None
     assert (seeds(again[0]), *again[1:]) == (seeds(first), told, periods)
     assert len(first) == TINY["rollout"]["links"]
     experience, alone = ours.gather(ACTOR, NONE, 3), gatherer().gather(ACTOR, NONE, 3)
-    assert experience.records > alone.records + 4 * 3 * 5, "what the curriculum simulated to rank links counts"
+    assert experience.periods > alone.periods + 4 * 3 * 5, "what the curriculum simulated to rank links counts"
     assert {"curriculum/behind_rule", "curriculum/behind_rule_all"} <= experience.summary.keys()
 
 
