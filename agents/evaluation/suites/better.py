@@ -12,7 +12,7 @@ from reinet.agents.evaluation.suites.plan import BASELINE
 Cell = Mapping[str, Any]
 """A cell as the report's JSON has it."""
 
-DELAY, RATE = "qdelay_p95_ms", "utilization"
+DELAY, USE = "qdelay_p95_ms", "utilization"
 
 
 def found(cells: Sequence[Cell], models: Sequence[str]) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def found(cells: Sequence[Cell], models: Sequence[str]) -> list[dict[str, Any]]:
             if (cell["scenario"], cell["point"]) == (own["scenario"], own["point"]) and cell["agent"] != own["agent"]
         ]
         better = [
-            cell for cell in others if _mean(cell, DELAY) < _mean(own, DELAY) and _mean(cell, RATE) > _mean(own, RATE)
+            cell for cell in others if _mean(cell, DELAY) < _mean(own, DELAY) and _mean(cell, USE) > _mean(own, USE)
         ]
         result.append({
             **{key: own[key] for key in ("scenario", "agent", "cc", "point")},
@@ -69,7 +69,7 @@ def _is_compared(cell: Cell) -> bool:
         and cell["beside"] is None
         and "jain" not in numbers
         and DELAY in numbers
-        and RATE in numbers
+        and USE in numbers
     )
 
 

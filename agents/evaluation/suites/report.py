@@ -24,8 +24,8 @@ METRICS = (
 """What a cell tells of its runs, where they have it."""
 RATIOS = {"throughput_kept": "throughput_mbps", "delay_left": "qdelay_mean_ms", "p95_left": "qdelay_p95_ms"}
 """What a cell tells of its pairs: the agent's figure over the baseline's, of the same link, seed and start."""
-LEAST_DELAY_MS = 0.01
-"""A baseline without a queue has no ratio."""
+LEAST_BASE = 0.01
+"""Of less than this, in ms or Mbit/s, there is no ratio: a baseline without a queue has none."""
 
 Report = dict[str, Any]
 
@@ -91,7 +91,7 @@ def paired(
         if labels is not None and job.label not in labels:
             continue
         own, base = stored.figures.get(metric), theirs.get(job.pair)
-        if own is not None and base is not None and base > LEAST_DELAY_MS:
+        if own is not None and base is not None and base > LEAST_BASE:
             found.append((job.scenario.trace.sha256, own / base))
     return by_trace(found)
 
