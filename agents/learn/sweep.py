@@ -92,6 +92,8 @@ class SweepConfig(BaseModel):
         count = math.prod(map(len, self.grid.values())) * self.samples
         if not 1 <= count <= MOST_TRIALS:
             raise ConfigError(f"sweep: {count} trials; 1 to {MOST_TRIALS} are possible")
+        if both := sorted(self.grid.keys() & self.random.keys()):
+            raise ConfigError(f"sweep: {both[0]} stands in [sweep.grid] and in [sweep.random]; give it once")
         points: list[dict[str, Any]] = [{}]
         for key, values in self.grid.items():
             points = [{**point, key: value} for point in points for value in values]

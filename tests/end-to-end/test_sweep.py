@@ -72,6 +72,10 @@ def test_each_point_is_a_training_of_its_own_and_a_sweep_goes_on_where_it_was(tm
         ('[sweep.random]\n"ddpg.noise" = { low = 2, high = 1 }\n', "low comes first"),
         ('[sweep.random]\n"ddpg.noise" = { low = -1e308, high = 1e308 }\n', "nearer to each other"),
         ("[sweep.grid]\nseed = []\n", "0 trials"),
+        (
+            '[sweep.grid]\n"ddpg.noise" = [0.1, 0.2]\n[sweep.random]\n"ddpg.noise" = { low = 0.5, high = 0.6 }\n',
+            r"ddpg\.noise stands in \[sweep.grid\] and in \[sweep.random\]",
+        ),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused_before_anything_runs(tmp_path: Path, text: str, error: str) -> None:
