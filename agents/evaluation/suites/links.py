@@ -150,17 +150,16 @@ def together_ms(path: LinkSpec) -> float:
 
 def _resolve(said: dict[str, Any], own: dict[str, Any], trace: Trace, mrtt_ms: float) -> None:
     """Puts numbers in the place of what hangs on the trace."""
-    buffers: dict[str, Callable[[float], int]] = {
-        "buffer_bdp": lambda times: _held_bytes(trace.mean_mbps, times * mrtt_ms),
-        "buffer_peak_ms": partial(peak_buffer_bytes, trace),
+    worked_out: dict[str, tuple[dict[str, Any], str, Callable[[float], float]]] = {
+        "buffer_bdp": (own, "buffer_bytes", lambda times: _held_bytes(trace.mean_mbps, times * mrtt_ms)),
+        "buffer_peak_ms": (own, "buffer_bytes", partial(peak_buffer_bytes, trace)),
+        "app_share": (said, "app_mbps", lambda share: share * trace.mean_mbps),
     }
-    for key, bytes_of in buffers.items():
+    for key, (path, name, value_of) in worked_out.items():
         if key in said:
-            if "buffer_bytes" in own:
-                raise ConfigError(f"{key}: buffer_bytes is given too; give one of them")
-            own["buffer_bytes"] = bytes_of(said.pop(key))
-    if "app_share" in said:
-        said["app_mbps"] = said.pop("app_share") * trace.mean_mbps
+            if name in path:
+                raise ConfigError(f"{key}: {name} is given too; give one of them")
+            path[name] = value_of(said.pop(key))
 
 
 def peak_buffer_bytes(trace: Trace, ms: float) -> int:

@@ -185,6 +185,14 @@ def test_a_buffer_that_no_number_can_hold_is_refused_as_one_that_is_too_large(ke
         scenario(spec, links(spec, ())[0], "cubic", seed=1, start_ms=0)
 
 
+@pytest.mark.parametrize(("key", "of"), [("buffer_bdp", "buffer_bytes"), ("app_share", "app_mbps")])
+def test_what_is_worked_out_is_not_given_as_well(key: str, of: str) -> None:
+    text = f'name = "a"\ntraces = ["constant:12"]\npath = {{ {of} = 30000 }}\nsweep = {{ {key} = [0.5] }}\n'
+    spec = ScenarioSpec.model_validate(toml_file.loads(text))
+    with pytest.raises(ConfigError, match=f"{key}: {of} is given too"):
+        scenario(spec, links(spec, ())[0], "cubic", seed=1, start_ms=0)
+
+
 @pytest.mark.parametrize("line", ["{}", "[1]", "no JSON", "[" * 100_000], ids=["empty", "list", "text", "nested"])
 def test_a_line_that_is_no_run_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / RUNS_FILE).write_text(f"{line}\n")
