@@ -3,7 +3,7 @@
 import importlib.metadata
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -13,7 +13,7 @@ from reinet.agents.decide.loop import Status
 from reinet.core.errors import DaemonError, ReinetError
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.policies import REGISTRY_PREFIX
-from reinet.daemon.registry import Address, Follower, fetch, service_error, stub_of
+from reinet.daemon.registry import Address, Follower, fetch, last_known, service_error, stub_of
 from reinet.proto import trainer_pb2 as pb
 
 WAIT_S = 30.0
@@ -32,15 +32,16 @@ def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
     The folder is that of what the name points to now, or, where that cannot be had (no service answers, or the disk is
     full), pointed to when it last could. Raises DaemonError where neither is known.
     """
-    follower = follower_of(config, lambda _folder, _sha256: None)
-    if follower is None:
+    if not config.model.startswith(REGISTRY_PREFIX):
         return config
+    assert config.registry is not None
+    name, folder = config.model.removeprefix(REGISTRY_PREFIX), config.registry.folder
     end_s = time.monotonic() + wait_s
     while True:
-        known = follower.last_known()
+        known = last_known(folder, name)
         try:
             fetch_s = FETCH_S if known is not None else end_s + FETCH_S - time.monotonic()
-            return config.model_copy(update={"model": str(_present(config, fetch_s))})
+            return config.model_copy(update={"model": str(_present(address_of(config), name, folder, fetch_s))})
         except (ReinetError, OSError) as error:
             if known is not None:
                 log.warning("what the registry's name points to cannot be had; serving what it pointed to last",
@@ -51,37 +52,20 @@ def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
             time.sleep(min(1.0, wait_s / 10))
 
 
-def _present(config: DaemonConfig, fetch_s: float) -> Path:
+def _present(address: Address, name: str, folder: Path, fetch_s: float) -> Path:
     """Returns the folder of what the name points to, fetched within so long and checked; raises a ReinetError or
     OSError."""
-    assert config.registry is not None
-    name, address = config.model.removeprefix(REGISTRY_PREFIX), address_of(config)
     channel = address.channel()
     try:
         stub = stub_of(channel)
         pointer = stub.Resolve(pb.ResolveRequest(name=name), timeout=ASK_S)
         if not pointer.model:
             raise DaemonError(f"the name {name!r} points to no model yet; reinet models promote MODEL --to {name}")
-        return fetch(stub, pointer.model, config.registry.folder, fetch_s)
+        return fetch(stub, pointer.model, folder, fetch_s)
     except grpc.RpcError as error:
         raise service_error(address, error) from None
     finally:
         channel.close()
-
-
-def follower_of(
-    config: DaemonConfig,
-    swap: Callable[[Path, str], None],
-    running: str = "",
-    status: Callable[[], Status] | None = None,
-) -> Follower | None:
-    """Returns what follows the configuration's name and swaps, not started yet; None where it names a model itself."""
-    if not config.model.startswith(REGISTRY_PREFIX) or config.registry is None:
-        return None
-    name, version = config.model.removeprefix(REGISTRY_PREFIX), importlib.metadata.version("reinet")
-    where = config.registry
-    figures: Callable[[], Mapping[str, float]] = dict if status is None else lambda: hold_out_figures(status())
-    return Follower(address_of(config), name, where.called, where.folder, swap, version, figures, running)
 
 
 def hold_out_figures(status: Status) -> dict[str, float]:
@@ -118,14 +102,24 @@ def follow(
     into the decision loop, and raises a ReinetError where that refuses. ``status`` is how the loop is: the figures of
     its hold-out are reported.
     """
+    where = config.registry
+    if not config.model.startswith(REGISTRY_PREFIX) or where is None:
+        return lambda: None
 
     def taken(folder: Path, sha256: str) -> None:
         take(folder, sha256)
         log.info("swapped to what the registry's name points to", model=str(folder))
 
-    follower = follower_of(config, taken, running, status)
-    if follower is None:
-        return lambda: None
+    follower = Follower(
+        address_of(config),
+        config.model.removeprefix(REGISTRY_PREFIX),
+        daemon=where.called,
+        folder=where.folder,
+        swap=taken,
+        version=importlib.metadata.version("reinet"),
+        figures=dict if status is None else lambda: hold_out_figures(status()),
+        running=running,
+    )
     follower.start()
     return follower.close
 

@@ -170,6 +170,19 @@ def _received(chunks: Any) -> dict[str, bytes]:
     return {name: bytes(data) for name, data in content.items()}
 
 
+def last_known(folder: Path, name: str) -> Path | None:
+    """Returns the model in a folder that a name pointed to when the service was last heard of; None = never."""
+    with suppress(OSError, ReinetError, ValueError):  # a damaged file is no text, or no name of a folder
+        model = _note_of(folder, name).read_text().strip()
+        load_artifact(folder / model, model)
+        return folder / model
+    return None
+
+
+def _note_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.sha256"
+
+
 class Follower:
     """Follows a name in a thread of its own, from ``start`` to ``close``."""
 
@@ -208,14 +221,6 @@ class Follower:
         if self._call is not None:
             self._call.cancel()
         self._thread.join(2 * TIMEOUT_S)
-
-    def last_known(self) -> Path | None:
-        """Returns the model that the name pointed to when the service was last heard of; None = never."""
-        with suppress(OSError, ReinetError, ValueError):  # a damaged file is no text, or no name of a folder
-            model = (self._folder / f"{self._name}.sha256").read_text().strip()
-            load_artifact(self._folder / model, model)
-            return self._folder / model
-        return None
 
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -290,7 +295,7 @@ class Follower:
             stub.Report(report, timeout=TIMEOUT_S)
 
     def _remember(self) -> None:
-        durable.write(self._folder / f"{self._name}.sha256", f"{self.model}\n".encode())
+        durable.write(_note_of(self._folder, self._name), f"{self.model}\n".encode())
         self._remembered = self.model
 
 

@@ -15,7 +15,7 @@ from helpers.waiting import wait_for
 from reinet.agents.model.artifact import load_artifact
 from reinet.core.errors import ModelError
 from reinet.daemon import registry
-from reinet.daemon.registry import Address, Follower, fetch
+from reinet.daemon.registry import Address, Follower, fetch, last_known
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 
@@ -93,7 +93,7 @@ def test_every_promotion_is_swapped_in_once_and_reported(host: Host, daemon: Dae
     )  # fmt: skip
     folder, sha256 = daemon.swapped[-1]
     assert load_artifact(folder, sha256).manifest_sha256 == SECOND
-    assert daemon.follower.last_known() == tmp_path / "models" / SECOND
+    assert last_known(tmp_path / "models", "production") == tmp_path / "models" / SECOND
 
 
 def test_a_service_that_is_away_changes_nothing_and_is_found_again(host: Host, daemon: Daemon) -> None:
@@ -122,7 +122,7 @@ def test_a_service_that_is_away_for_a_day_changes_nothing(
     wait_for(lambda: sum(pauses) > 86_400, 300)
     monkeypatch.setattr(daemon.follower._stop, "wait", lambda _seconds: time.sleep(0.05))  # a pause of a minute is over
     assert daemon.models() == [FIRST]
-    assert daemon.follower.last_known() == tmp_path / "models" / FIRST
+    assert last_known(tmp_path / "models", "production") == tmp_path / "models" / FIRST
     assert "no training service answers" in daemon.follower.problem
     assert len(pauses) < 1.2 * 86_400 / registry.MOST_PAUSE_S
     assert threading.active_count() < threads + 10, "nothing of some 1400 calls piles up"
@@ -276,8 +276,7 @@ def test_a_name_that_cannot_be_written_down_is_reported(host: Host, daemon: Daem
 @pytest.mark.parametrize("data", [b"", bytes(64), b"\xff\xfe", b"0" * 5000, b"..\n"], ids=repr)
 def test_a_damaged_note_of_what_was_known_is_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "production.sha256").write_bytes(data)
-    follower = Follower(Address("unix:x"), "production", "host-1", tmp_path, lambda _folder, _sha256: None)
-    assert follower.last_known() is None
+    assert last_known(tmp_path, "production") is None
 
 
 @pytest.mark.parametrize(
