@@ -14,9 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.tensorboard.curves import CURVES, LIVE_LINK, POINT_INTERVAL_MS, layout, panels, tag
@@ -89,17 +87,15 @@ class EventLog:
         self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
         self._thread.start()
 
-    def offer(self, records: FlowStatsArray, caps_pkts: NDArray[np.uint32]) -> None:
-        """Hands over N records with the caps now decided for their flows; never waits, never raises.
+    def offer(self, records: FlowStatsArray) -> None:
+        """Hands over N records, whose caps are those now decided, for keeps; never waits, never raises.
 
         A record flagged CLOSED ends its flow's curves.
         """
         if self.failure is not None and self._clock_s() < self._retry_s:
             return
-        batch = np.array(records)
-        batch["cap_pkts"] = caps_pkts
         try:
-            self._queue.put_nowait((self._wall_s(), batch))
+            self._queue.put_nowait((self._wall_s(), records))
         except queue.Full:
             self.dropped_batches += 1
 

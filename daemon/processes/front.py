@@ -3,7 +3,6 @@
 import socket as sockets
 import threading
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 from reinet.agents.decide.loop import Status
@@ -111,7 +110,7 @@ def _open_event_log(config: DaemonConfig) -> EventLog | None:
     if config.log_dir is None:
         return None
     try:
-        return EventLog(Path(config.log_dir), config.log_max_mb * 1_000_000)
+        return EventLog(config.log_dir, config.log_max_mb * 1_000_000)
     except OSError as error:
         where = f"{error.filename}: {error.strerror}"
         raise ConfigError(f"daemon.log_dir: {where}; name a folder that can be written") from None
@@ -131,7 +130,7 @@ def _keep(records: sockets.socket, sink: EventLog | None, recorder: FlowRecorder
     """Keeps curves and recordings of what comes until nobody sends any more."""
     while (batch := received_records(records)) is not None:
         if sink is not None:
-            sink.offer(batch, batch["cap_pkts"])
+            sink.offer(batch)
         if recorder is not None:
             recorder.take(batch)
     if recorder is not None:

@@ -45,7 +45,7 @@ def offer(seconds, cookie, until=lambda: False):
     while time.monotonic() < end_s and not until():
         record["cookie"], record["time_ns"] = cookie, time.monotonic_ns()
         before_s = time.monotonic()
-        log.offer(record, np.array([10], np.uint32))
+        log.offer(record.copy())
         slowest_s = max(slowest_s, time.monotonic() - before_s)
         time.sleep(0.02)
     return until()
@@ -117,7 +117,6 @@ def test_recordings_of_flows_on_a_full_disk_are_given_up_for_a_minute(tmp_path: 
 READ_ONLY = """
 import subprocess, sys, time
 from pathlib import Path
-import numpy as np
 from unit.daemon.test_flow_recorder import KEY, records
 from reinet.daemon import event_log
 from reinet.daemon.processes.flow_recorder import FlowRecorder, RETRY_S
@@ -133,7 +132,7 @@ recorder.take(records(2, (RETRY_S + 1) * 50, 300))
 recorder.close()
 end_s = time.monotonic() + 30
 while not list(log.folder.glob("flow-2/*")) and time.monotonic() < end_s:
-    log.offer(records(2, 0, 1), np.array([10], np.uint32))
+    log.offer(records(2, 0, 1))
     time.sleep(0.05)
 print(len(list((folder / "flows").iterdir())), recorder.left_out, len(list(log.folder.glob("flow-2/*"))))
 """

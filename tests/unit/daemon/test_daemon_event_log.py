@@ -32,10 +32,6 @@ def records(*rows: tuple[int, int], **fields: int) -> FlowStatsArray:
     return made
 
 
-def caps(*values: int) -> np.ndarray:
-    return np.array(values, np.uint32)
-
-
 def read(log: EventLog, cookie: int) -> EventAccumulator:
     accumulator = EventAccumulator(str(log.folder / f"flow-{cookie}"))
     accumulator.Reload()
@@ -44,11 +40,11 @@ def read(log: EventLog, cookie: int) -> EventAccumulator:
 
 def test_a_folder_that_was_removed_is_made_anew_with_its_page_and_its_flows_go_on(tmp_path: Path) -> None:
     log = EventLog(tmp_path, LARGE)
-    log.offer(records((7, 1000)), caps(33))
+    log.offer(records((7, 1000), cap_pkts=33))
     wait_for(lambda: list(log.folder.glob("flow-7/*")) and log._has_layout)
     shutil.rmtree(log.folder)
     wait_for(lambda: list(log.folder.glob("*layout")) and list(log.folder.glob("flow-7/*")))
-    log.offer(records((7, 2000)), caps(34))
+    log.offer(records((7, 2000), cap_pkts=34))
     log.close()
     curve = read(log, 7).Scalars("flow/cap_pkts")
     assert [(point.step, point.value) for point in curve] == [(1000, 34)]
@@ -78,8 +74,9 @@ def test_curves_of_two_flows(tmp_path: Path) -> None:
     fields = {
         "cwnd_pkts": 44, "rtt_mean_us": 30_500, "min_rtt_us": 20_000, "delivery_rate_bytes_per_s": 1_250_000
     }  # fmt: skip
-    log.offer(records((7, 1000), (8, 1000), **fields), caps(33, 0))
-    log.offer(records((7, 1150), **fields), caps(34))
+    log.offer(records((7, 1000), **fields, cap_pkts=33))
+    log.offer(records((8, 1000), **fields))
+    log.offer(records((7, 1150), **fields, cap_pkts=34))
     log.close()
     seen = read(log, 7)
     assert set(seen.Tags()["scalars"]) == {f"flow/{curve}" for _, curve, _ in CURVES}
@@ -95,7 +92,7 @@ def test_curves_of_two_flows(tmp_path: Path) -> None:
 def test_points_are_at_most_ten_per_second(tmp_path: Path) -> None:
     log = EventLog(tmp_path, LARGE)
     for time_ms in range(0, 1000, 20):
-        log.offer(records((7, time_ms)), caps(10))
+        log.offer(records((7, time_ms), cap_pkts=10))
     log.close()
     steps = [p.step for p in read(log, 7).Scalars("flow/cap_pkts")]
     assert steps == list(range(0, 1000, 100))
@@ -103,8 +100,8 @@ def test_points_are_at_most_ten_per_second(tmp_path: Path) -> None:
 
 def test_an_outage_shows_no_rate_and_no_delay(tmp_path: Path) -> None:
     log = EventLog(tmp_path, LARGE)
-    log.offer(records((7, 0), rtt_mean_us=20_000, delivery_rate_bytes_per_s=125_000), caps(10))
-    log.offer(records((7, 250), flags=int(Flag.NO_SAMPLE)), caps(10))
+    log.offer(records((7, 0), rtt_mean_us=20_000, delivery_rate_bytes_per_s=125_000, cap_pkts=10))
+    log.offer(records((7, 250), flags=int(Flag.NO_SAMPLE), cap_pkts=10))
     log.close()
     seen = read(log, 7)
     assert [p.value for p in seen.Scalars("flow/delivery_rate_mbps")] == [1, 0]
@@ -126,7 +123,7 @@ def test_the_folder_opens_as_panels_that_hold_every_curve(tmp_path: Path) -> Non
 def test_all_flows_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "MAX_POINTS_PER_S", 5)
     log = EventLog(tmp_path, LARGE, clock_s=lambda: 0.0)
-    log.offer(records(*((cookie, 0) for cookie in range(1, 21))), np.zeros(20, np.uint32))
+    log.offer(records(*((cookie, 0) for cookie in range(1, 21))))
     log.close()
     assert log.dropped_points == 15
     assert len(list(log.folder.glob("flow-*"))) == 5
@@ -138,8 +135,8 @@ def test_flows_without_a_place_use_up_nothing_of_those_that_have_one(
     monkeypatch.setattr(event_log, "MAX_FLOWS", 2)
     monkeypatch.setattr(event_log, "MAX_POINTS_PER_S", 5)
     log = EventLog(tmp_path, LARGE, clock_s=lambda: 0.0)
-    log.offer(records((1, 0), (2, 0)), caps(9, 9))
-    log.offer(records(*((cookie, 100) for cookie in range(20, 40)), (1, 100), (2, 100)), np.zeros(22, np.uint32))
+    log.offer(records((1, 0), (2, 0), cap_pkts=9))
+    log.offer(records(*((cookie, 100) for cookie in range(20, 40)), (1, 100), (2, 100)))
     log.close()
     assert log.dropped_points == 20
     events = EventAccumulator(str(log.folder / "flow-1"))
@@ -150,10 +147,10 @@ def test_flows_without_a_place_use_up_nothing_of_those_that_have_one(
 def test_a_flow_that_ends_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "MAX_FLOWS", 2)
     log = EventLog(tmp_path, LARGE)
-    log.offer(records((1, 0), (2, 0), (3, 0)), caps(9, 9, 9))
-    log.offer(records((1, 100), flags=int(Flag.CLOSED)), caps(0))
-    log.offer(records((3, 200)), caps(9))
-    log.offer(records((2, 70_000), (4, 131_000)), caps(9, 9))  # 3 was silent for over a minute, 2 as well by 131 s
+    log.offer(records((1, 0), (2, 0), (3, 0), cap_pkts=9))
+    log.offer(records((1, 100), flags=int(Flag.CLOSED)))
+    log.offer(records((3, 200), cap_pkts=9))
+    log.offer(records((2, 70_000), (4, 131_000), cap_pkts=9))  # 3 was silent for over a minute, 2 as well by 131 s
     log.close()
     assert log.dropped_points == 1
     assert {p.name for p in log.folder.glob("flow-*")} == {"flow-1", "flow-2", "flow-3", "flow-4"}
@@ -171,10 +168,10 @@ def test_a_slow_disk_costs_curves_and_no_time(tmp_path: Path, monkeypatch: pytes
         put(item, block, timeout)  # type: ignore[arg-type]
 
     monkeypatch.setattr(log._queue, "put", watched_put)
-    log.offer(records((7, 0)), caps(10))
+    log.offer(records((7, 0), cap_pkts=10))
     wait_for(log._queue.empty)
     for _ in range(10):
-        log.offer(records((7, 0)), caps(10))
+        log.offer(records((7, 0), cap_pkts=10))
     assert not any(waits)
     assert log.dropped_batches == 6
     log.close(timeout_s=0.05)  # gives up
@@ -191,8 +188,8 @@ def held_bytes(folder: Path) -> int:
 def test_the_oldest_files_make_room_and_the_latest_stay(tmp_path: Path) -> None:
     log = EventLog(tmp_path, max_bytes=20_000)
     for cookie in range(1, 40):
-        log.offer(records(*((cookie, time_ms) for time_ms in range(0, 500, 100))), np.full(5, 10, np.uint32))
-        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)), caps(0))
+        log.offer(records(*((cookie, time_ms) for time_ms in range(0, 500, 100)), cap_pkts=10))
+        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)))
     log.close()
     assert log.failure is None
     assert 10_000 < held_bytes(tmp_path) <= 20_000
@@ -207,7 +204,7 @@ def test_a_long_flow_goes_on_in_further_files_and_loses_its_beginning(
     monkeypatch.setattr(event_log, "MAX_POINTS_PER_S", LARGE)
     log = EventLog(tmp_path, max_bytes=30_000)
     for time_ms in range(0, 100_000, 100):
-        log.offer(records((7, time_ms)), caps(10))
+        log.offer(records((7, time_ms), cap_pkts=10))
         if time_ms % 5_000 == 0:
             wait_for(log._queue.empty)
     log.close(timeout_s=60)
@@ -223,7 +220,7 @@ def test_files_of_earlier_starts_count_and_make_room_first(tmp_path: Path) -> No
     for start in range(6):
         log = EventLog(tmp_path, max_bytes=8_000, wall_s=lambda start=start: 1_700_000_000.0 + start)
         for time_ms in range(0, 1000, 100):
-            log.offer(records((7, time_ms)), caps(10))
+            log.offer(records((7, time_ms), cap_pkts=10))
         log.close()
         assert held_bytes(tmp_path) <= 8_000
         assert len(read(log, 7).Scalars("flow/cap_pkts")) == 10
@@ -235,8 +232,8 @@ def test_files_of_earlier_starts_count_and_make_room_first(tmp_path: Path) -> No
 def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:
     log = EventLog(tmp_path, LARGE, max_files=10)
     for cookie in range(1, 60):
-        log.offer(records((cookie, 0)), caps(10))
-        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)), caps(0))
+        log.offer(records((cookie, 0), cap_pkts=10))
+        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)))
     log.close()
     assert len(list(tmp_path.rglob("events*"))) <= 10
     assert (log.folder / "flow-59").is_dir()
@@ -251,12 +248,12 @@ def test_a_daemon_at_work_and_what_is_no_event_file_are_left_alone(tmp_path: Pat
     (outside / "events.out.tfevents.1.reinet.1.1").write_text("x" * 5000)
     (tmp_path / "serve-20200101-000000-2").symlink_to(outside)
     at_work = EventLog(tmp_path, LARGE, wall_s=lambda: 1_600_000_000.0)
-    at_work.offer(records((8, 0), (8, 100)), caps(10, 10))
+    at_work.offer(records((8, 0), (8, 100), cap_pkts=10))
     wait_for(lambda: list(at_work.folder.glob("flow-8/*")))
     log = EventLog(tmp_path, max_bytes=3_000)
     for cookie in range(1, 20):
-        log.offer(records((cookie, 0)), caps(10))
-        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)), caps(0))
+        log.offer(records((cookie, 0), cap_pkts=10))
+        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)))
     log.close()
     at_work.close()
     assert len(read(at_work, 8).Scalars("flow/cap_pkts")) == 2
@@ -285,13 +282,13 @@ def test_a_full_disk_or_no_inodes_are_told_once_and_tried_again(
     log = EventLog(tmp_path, LARGE)
     wait_for(lambda: log.failure)
     for time_ms in range(0, 1000, 100):
-        log.offer(records((7, time_ms)), caps(10))
+        log.offer(records((7, time_ms), cap_pkts=10))
         threading.Event().wait(0.02)
     assert told == ["event log stopped"]
     full.clear()
 
     def goes_on() -> bool:
-        log.offer(records((7, 5000)), caps(10))
+        log.offer(records((7, 5000), cap_pkts=10))
         return log.failure is None
 
     wait_for(goes_on)
@@ -309,7 +306,7 @@ def test_a_wall_clock_that_jumps_costs_nothing(tmp_path: Path) -> None:
 
     log = EventLog(tmp_path, LARGE, wall_s=wall_s)
     for time_ms in range(0, 1000, 100):
-        log.offer(records((7, time_ms)), caps(10))
+        log.offer(records((7, time_ms), cap_pkts=10))
     log.close()
     assert log.failure is None
     assert [point.step for point in read(log, 7).Scalars("flow/cap_pkts")] == list(range(0, 1000, 100))
