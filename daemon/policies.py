@@ -1,13 +1,12 @@
 """Policies: which sockets are under which model, target and mode; ``[[policy]]`` entries of the daemon's file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from reinet.agents.decide.modes import Mode, PolicySpec
-from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.modes import Mode
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 from reinet.core.toml_file import NamedPath
@@ -104,26 +103,3 @@ def distinct(policies: Sequence[PolicyConfig]) -> None:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise ConfigError(f"[[policy]] {index + 1}: the name {name!r} is taken by another one")
-
-
-def policy_specs(
-    default: PolicySpec, policies: Sequence[PolicyConfig], load: Callable[[str, Target], Agent], model: str
-) -> list[PolicySpec]:
-    """Returns what the loop is to be told: the default first, then the policies, in order.
-
-    load returns the agent of a model's name for a target, and model is the default's name. Each policy has an agent of
-    its own, for some agents remember flows by their place.
-    """
-    found = [default]
-    for policy in policies:
-        target = policy.target or default.target
-        found.append(
-            PolicySpec(
-                agent=load(policy.model or model, target),
-                target=target,
-                mode=policy.mode or default.mode,
-                plain_share=policy.hold_out_share or default.plain_share,
-                name=policy.name,
-            )
-        )
-    return found

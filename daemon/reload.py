@@ -19,7 +19,6 @@ from reinet.core.target import Target
 from reinet.core.visible import some_of
 from reinet.daemon.cgroups import check_policies
 from reinet.daemon.config import DaemonConfig, load_config
-from reinet.daemon.policies import policy_specs
 from reinet.daemon.sockets import Dump, SocketPlacer
 
 CHANGEABLE = {"model", "model_sha256", "target", "target_ms", "mode", "hold_out_share", "policies"}
@@ -29,6 +28,26 @@ log = structlog.get_logger("reinet.reload")
 
 LoadAgent = Callable[[DaemonConfig, str, Target], Agent]
 Stamp = tuple[int, int, int] | None
+
+
+def policy_specs(config: DaemonConfig, agent: Agent, load: LoadAgent) -> list[PolicySpec]:
+    """Returns what the loop is to be told: the default first, by which ``agent`` decides, then the policies, in order.
+
+    Each policy has an agent of its own, for some agents remember flows by their place.
+    """
+    found = [PolicySpec(agent, config.asked, config.mode, config.hold_out_share)]
+    for policy in config.policies:
+        target = policy.target or config.asked
+        found.append(
+            PolicySpec(
+                agent=load(config, policy.model or config.model, target),
+                target=target,
+                mode=policy.mode or config.mode,
+                plain_share=policy.hold_out_share or config.hold_out_share,
+                name=policy.name,
+            )
+        )
+    return found
 
 
 class Commanded(Protocol):
@@ -62,7 +81,9 @@ class Reloader:
         """
         self.problem = ""
         """Why the file, as it is now, is not in force; empty when it is."""
-        self._path, self._config, self._loop, self._load = path, config, loop, load
+        self.config = config
+        """The configuration in force."""
+        self._path, self._loop, self._load = path, loop, load
         self._sockets = sockets
         self._placer: SocketPlacer | None = None
         self.stamp = stamp or stamp_of(path)
@@ -71,15 +92,10 @@ class Reloader:
         self._seen: Stamp = None  # that of a file that was not there at the look before
         self._told_closed = False
 
-    @property
-    def config(self) -> DaemonConfig:
-        """Returns the configuration in force."""
-        return self._config
-
     def start(self, agent: Agent) -> None:
         """Puts the policies of the configuration in force, beside the agent that the loop was made with."""
-        if self._config.policies:
-            self._command(self._config, agent)
+        if self.config.policies:
+            self._command(self.config, agent)
 
     def close(self) -> None:
         """Ends what was started."""
@@ -125,19 +141,16 @@ class Reloader:
         fixed = [
             key
             for key in DaemonConfig.model_fields
-            if key not in CHANGEABLE and getattr(config, key) != getattr(self._config, key)
+            if key not in CHANGEABLE and getattr(config, key) != getattr(self.config, key)
         ]
         if fixed:
             log.warning("these keys take effect with the next start only", keys=fixed)
-        self._config = config
+        self.config = config
         log.info("reloaded", file=str(self._path), policies=some_of([policy.name for policy in config.policies]))
         return True
 
     def _command(self, config: DaemonConfig, agent: Agent) -> None:
-        default = PolicySpec(agent, config.asked, config.mode, config.hold_out_share)
-        wanted = policy_specs(
-            default, config.policies, lambda name, target: self._load(config, name, target), config.model
-        )
+        wanted = policy_specs(config, agent, self._load)
         placer = None
         if config.policies:
             placer = SocketPlacer(config.policies, self._sockets)

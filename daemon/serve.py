@@ -21,7 +21,6 @@ from structlog.typing import EventDict
 
 from reinet.agents.decide.active_policies import require_period
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.modes import PolicySpec
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent
 from reinet.core.errors import DaemonError, ShimError
 from reinet.core.period import PeriodConfig
@@ -32,14 +31,14 @@ from reinet.daemon.config import DaemonConfig
 from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.log_lines import LINES
 from reinet.daemon.notify import Watchdog, notify
-from reinet.daemon.policies import policy_specs
 from reinet.daemon.processes import child
 from reinet.daemon.processes.child import StoppedError
 from reinet.daemon.processes.claim import METRICS, PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim, with_folder
 from reinet.daemon.processes.descriptors import allow_descriptors
 from reinet.daemon.processes.supervisor import Loader, Supervisor, fetched_folder
-from reinet.kshim.probe import features
+from reinet.daemon.reload import policy_specs
+from reinet.kshim.probe import features, lacking
 from reinet.kshim.shim import WRAPPED_CC
 
 WATCH_S = 0.2
@@ -72,8 +71,7 @@ def check(config: DaemonConfig) -> Checked:
 
     def look() -> tuple[str, str]:
         agent = agent_for(config, config.model, config.asked)
-        default = PolicySpec(agent, config.asked, config.mode, config.hold_out_share)
-        for spec in policy_specs(default, config.policies, lambda *asked: agent_for(config, *asked), config.model)[1:]:
+        for spec in policy_specs(config, agent, agent_for)[1:]:
             require_period(spec.agent, agent.view.period)
         digest = agent.identity.removeprefix(MODEL_IDENTITY)
         return agent.called, digest if digest != agent.identity else ""
@@ -83,9 +81,8 @@ def check(config: DaemonConfig) -> Checked:
 
 def check_host(config: DaemonConfig) -> None:
     """Looks at host and cgroups and touches nothing. Raises ShimError or ConfigError with the cure."""
-    lacking = [f"{name}: {found.why}; cure: {found.cure}" for name, found in features().items() if not found.ok]
-    if lacking:
-        raise ShimError("this host cannot serve: " + "; ".join(lacking))
+    if missing := lacking(features()):
+        raise ShimError(f"this host cannot serve: {missing}")
     cgroups.check(config.cgroups)
     cgroups.check_policies(config.policies)
 

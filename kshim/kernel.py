@@ -14,7 +14,7 @@ from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.kshim.leftovers import ask_leftovers_to_leave, suffixes_of
 from reinet.kshim.mapped import MappedShim
-from reinet.kshim.probe import features, registered_congestion_controls, wrapper_names
+from reinet.kshim.probe import features, lacking, registered_congestion_controls, wrapper_names
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim
@@ -67,7 +67,8 @@ class KernelLoader:
     ) -> None:
         if records_bytes < mmap.PAGESIZE or records_bytes & (records_bytes - 1):
             raise ShimError(f"a ring of {records_bytes} bytes: it has to be a power of two, and a page at least")
-        _require_features()
+        if missing := lacking(features()):
+            raise ShimError(f"this host cannot run the kernel shim: {missing}")
         for cgroup in cgroups:
             _require_cgroup(cgroup)
         from reinet.kshim import _kshim  # not built everywhere
@@ -184,12 +185,6 @@ class KernelShim(MappedShim):
         """Lifts every cap and detaches as ``KernelLoader.close`` does. Further calls do nothing."""
         super().close()
         self._loader.close()
-
-
-def _require_features() -> None:
-    missing = [f"{name}: {feature.why}; cure: {feature.cure}" for name, feature in features().items() if not feature.ok]
-    if missing:
-        raise ShimError("this host cannot run the kernel shim: " + "; ".join(missing))
 
 
 def _require_cgroup(cgroup: Path) -> None:

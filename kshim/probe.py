@@ -48,6 +48,11 @@ def features() -> dict[str, Feature]:
     return {name: look() for name, look in _FEATURES.items()}
 
 
+def lacking(found: Mapping[str, Feature]) -> str:
+    """Returns which prerequisites are not there and what mends each; empty where all are."""
+    return "; ".join(f"{name}: {one.why}; cure: {one.cure}" for name, one in found.items() if not one.ok)
+
+
 def wrappable() -> dict[str, Feature]:
     """Returns for every congestion control of ``WRAPPED_CC`` whether this host has the functions to delegate to."""
     found = {}

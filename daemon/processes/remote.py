@@ -57,23 +57,19 @@ class Remote:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[str, Future[Any]]] = {}
         self._calls = 0
-        self._gone = ""
+        self.gone = ""
+        """Why no call will be answered any more; empty while calls may be."""
         for name in methods:
             if name not in dir(type(self)):
                 setattr(self, name, self._caller(name))
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
 
-    @property
-    def gone(self) -> str:
-        """Returns why no call will be answered any more; empty while calls may be."""
-        return self._gone
-
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Calls a method by its name."""
         answer: Future[Any] = Future()
         with self._lock:
-            if self._gone:
-                raise errors.DaemonError(f"the decision process is gone ({self._gone}); it is being started anew")
+            if self.gone:
+                raise errors.DaemonError(f"the decision process is gone ({self.gone}); it is being started anew")
             if len(self._waiting) >= MAX_WAITING:  # or a stopped process's socket would fill, and sending hang for good
                 raise TimeoutError("too many calls wait for the decision process")
             self._calls += 1
@@ -117,7 +113,7 @@ class Remote:
         except (plain.BrokenError, ValueError, TypeError) as error:
             why = str(error)
         with self._lock:
-            self._gone = why or "unknown"
+            self.gone = why or "unknown"
             for _, answer in self._waiting.values():
                 answer.set_exception(errors.DaemonError(f"the decision process is gone ({why})"))
             self._waiting.clear()
