@@ -52,14 +52,18 @@ class SocketClaim(Closing):
             self._lock_fd = self._take_lock()
             self._remove_stale()
         except BaseException:
-            self.close()
+            self._give_up()
             raise
 
     def close(self) -> None:
         """Removes the socket, the lock and, where it was made here and is empty, the folder."""
         if self._lock_fd >= 0:
-            with suppress(FileNotFoundError):
-                self.path.unlink()
+            self.path.unlink(missing_ok=True)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Gives lock and folder back without touching what is at the socket's path, which may be another's."""
+        if self._lock_fd >= 0:
             self._lock_path.unlink(missing_ok=True)
             locks.close(self._lock_fd)
             self._lock_fd = -1
@@ -114,32 +118,21 @@ class SocketClaim(Closing):
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(found.st_mode):
-            self._forget_lock()
             raise DaemonError(f"{self._named}: something else is there; move it away or set `{self._purpose.key}`")
         with sockets.socket(sockets.AF_UNIX, self._purpose.kind) as probe:
             try:
                 probe.connect(str(self.path))
             except ConnectionRefusedError:
-                self.path.unlink()
-                self.replaced = True
-                return
+                pass  # whoever listened is gone
             except OSError as error:
-                self._forget_lock()
                 raise DaemonError(
                     f"{self._named}: {error.strerror}; set `{self._purpose.key}` to another path"
                 ) from None
-            if _was_killed(probe):
-                self.path.unlink()
-                self.replaced = True
-                return
-        self._forget_lock()
-        raise DaemonError(self._in_use())
-
-    def _forget_lock(self) -> None:
-        """Gives the lock back without touching what is at the socket's path."""
-        self._lock_path.unlink(missing_ok=True)
-        locks.close(self._lock_fd)
-        self._lock_fd = -1
+            else:
+                if not _was_killed(probe):
+                    raise DaemonError(self._in_use())
+        self.path.unlink()
+        self.replaced = True
 
     def _in_use(self) -> str:
         asks = f" (`reinet ctl health --socket {self.path}` asks it)" if self._purpose is CONTROL else ""
