@@ -48,14 +48,9 @@ class EventShelf:
         self._lock_fd = os.open(self.own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
 
-    @property
-    def held_files(self) -> int:
-        """Returns how many files there are."""
-        return len(self._closed_bytes) + len(self._open_bytes)
-
     def opened(self, path: Path) -> None:
         """Takes note of a file that is written from now on; makes room for one more first, where there can be."""
-        while self.held_files >= self._max_files and self._closed_bytes:
+        while len(self._closed_bytes) + len(self._open_bytes) >= self._max_files and self._closed_bytes:
             self._remove_oldest()
         self._open_bytes[path] = self._closed_bytes.pop(path, 0)
 

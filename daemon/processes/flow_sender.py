@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -162,10 +162,3 @@ def _parts(daemon: str, flow: str, data: bytes) -> Iterator[pb.FlowRequest]:
     yield pb.FlowRequest(header=header)
     for start in range(0, len(data), CHUNK_BYTES):
         yield pb.FlowRequest(chunk=data[start : start + CHUNK_BYTES])
-
-
-def sending(address: Address, daemon: str, folder: Path, is_ours: Callable[[], bool]) -> Callable[[], None]:
-    """Begins to send a folder's recordings under a daemon's name; returns what ends that."""
-    sender = FlowSender(address, daemon, folder, is_ours)
-    sender.start()
-    return sender.close

@@ -60,7 +60,7 @@ def answer(
     sandbox.confine_answers()
     from reinet.daemon.control import ControlServer  # with gRPC, which no other process imports
     from reinet.daemon.followed import address_of, follow
-    from reinet.daemon.processes.flow_sender import sending
+    from reinet.daemon.processes.flow_sender import FlowSender
 
     sink = _open_event_log(config)
     recorder = _open_recorder(config)
@@ -73,10 +73,11 @@ def answer(
     if config.metrics is not None:
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink, recorder))
     unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256), afar.status)
-    stop_sending = None
+    sender = None
     if recorder is not None and config.record is not None and config.record.send and config.registry is not None:
         own = config.registry.called, config.record.folder, recorder.has_folder
-        stop_sending = sending(address_of(config), *own)
+        sender = FlowSender(address_of(config), *own)
+        sender.start()
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
     try:
         plain.receive(link)
@@ -92,8 +93,8 @@ def answer(
     if sink is not None:
         sink.close()
     unfollow()
-    if stop_sending is not None:
-        stop_sending()
+    if sender is not None:
+        sender.close()
 
 
 def _collector(loop: Controlled, sink: EventLog | None, recorder: FlowRecorder | None) -> LoopCollector:
