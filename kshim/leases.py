@@ -70,9 +70,7 @@ class LeaseKeeper:
         if not decided.any():
             return
         slots = records["slot"][decided]
-        last = (
-            slots.size - 1 - np.unique(slots[::-1], return_index=True)[1]
-        )  # of several of one flow the last one stays
+        last = slots.size - 1 - np.unique(slots[::-1], return_index=True)[1]  # the last of each flow's
         self.put(
             records["cookie"][decided][last],
             slots[last],
@@ -125,7 +123,7 @@ class LeaseKeeper:
             return np.zeros(0, np.uint32)
         self._renewed_ns = now_ns
         idle = self._drop_idle(now_ns)
-        self._write(np.flatnonzero(self._cookies).astype(np.uint32), now_ns)
+        self._renew(np.flatnonzero(self._cookies).astype(np.uint32), now_ns)
         return idle
 
     def drop(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
@@ -159,21 +157,16 @@ class LeaseKeeper:
         seconds is heard of as rarely, while its ACKs go on coming.
         """
         quiet = np.flatnonzero((self._cookies != 0) & (now_ns - self._heard_ns > IDLE_AFTER_NS)).astype(np.uint32)
-        if not quiet.size:
-            return quiet
-        idle = quiet[~self._shim.outstanding(quiet)]
-        if idle.size:
-            self._shim.release(self._cookies[idle], idle)
-            self._cookies[idle] = 0
+        idle = quiet[~self._shim.outstanding(quiet)] if quiet.size else quiet
+        self.release(idle)
         return idle
 
-    def _write(self, slots: npt.NDArray[np.uint32], now_ns: int) -> None:
+    def _renew(self, slots: npt.NDArray[np.uint32], now_ns: int) -> None:
         if slots.size:
             expires_ns = now_ns + self._lease_ns
             self._expires_ns[slots] = expires_ns
-            self._shim.apply(
-                self._cookies[slots], slots, self._caps_pkts[slots], expires_ns, self._targets_us[slots], True
-            )
+            cookies, caps_pkts, targets_us = self._cookies[slots], self._caps_pkts[slots], self._targets_us[slots]
+            self._shim.apply(cookies, slots, caps_pkts, expires_ns, targets_us, renews=True)
 
     def _grow(self, slots: int) -> None:
         missing = slots - self._cookies.size

@@ -119,7 +119,7 @@ def test_another_flows_record_is_no_sign_of_life(shim, keeper):
 def test_renewal_every_third_of_a_lease(shim, keeper, monkeypatch):
     keeper.set(records_of(shim, COOKIE), caps(25))
     written_ns = []
-    monkeypatch.setattr(shim, "apply", lambda *_: written_ns.append(shim.now_ns))
+    monkeypatch.setattr(shim, "apply", lambda *_, **__: written_ns.append(shim.now_ns))
     start_ns = shim.now_ns
     for _ in range(1000):
         keeper.tick(shim.now_ns)
