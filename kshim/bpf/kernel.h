@@ -85,7 +85,6 @@ struct inet_connection_sock {
 };
 
 struct minmax_sample {
-  __u32 t;
   __u32 v;
 };
 
@@ -130,9 +129,7 @@ struct bbr {
 };
 
 struct ack_sample {
-  __u32 pkts_acked;
   __s32 rtt_us;
-  __u32 in_flight;
 };
 
 struct rate_sample {

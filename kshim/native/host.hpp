@@ -21,10 +21,9 @@ std::vector<Loaded> loaded(const std::string& prefix);
 // Has the kernel count how long programs run and how often, until the descriptor that is returned is closed, also by
 // the process' end. Needs CAP_SYS_ADMIN.
 int count_runs();
-// Tells the flows of the object that a control map belongs to, to go back to their own congestion control. Returns the
-// name of a wrapper of theirs.
-std::string ask_to_leave(std::uint32_t control_map_id);
-// Returns that name alone; empty where the shim has registered nothing yet.
+// Tells the flows of the object that a control map belongs to, to go back to their own congestion control.
+void ask_to_leave(std::uint32_t control_map_id);
+// Returns the name of a wrapper of theirs; empty where the shim has registered nothing yet.
 std::string wrapper_of(std::uint32_t control_map_id);
 // Returns the number of the BPF link by which that wrapper is registered; 0 where nothing is yet, or an earlier version
 // did it.

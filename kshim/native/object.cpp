@@ -69,20 +69,6 @@ int keep_complaint(libbpf_print_level level, const char* format, va_list argumen
   throw Failure(std::abs(error), text);
 }
 
-// Runs an iterator to its end, in the network namespace of the calling thread; gives what its program wrote.
-std::string iterate(bpf_link* attached) {
-  const std::unique_ptr<bpf_link, decltype(&bpf_link__destroy)> link(attached, bpf_link__destroy);
-  if (!link) fail(errno, "attach the socket iterator");
-  const OwnedFd iteration{checked(bpf_iter_create(bpf_link__fd(link.get())), "start the socket iterator")};
-  std::string written;
-  char block[4096];
-  ssize_t got;
-  while ((got = read(iteration.fd, block, sizeof(block))) > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN)))
-    if (got > 0) written.append(block, static_cast<std::size_t>(got));
-  checked(static_cast<int>(got), "iterate over the sockets");
-  return written;
-}
-
 // The kernel's structure behind a struct_ops map: where its members lie in the map's value.
 class KernelOps {
  public:
@@ -223,7 +209,7 @@ void Object::set_up_rodata() {
   constant<bool>(object_.get(), "sweeps_flows_only") = options_.flows_map_fd >= 0;
   const bool records = options_.events_bytes > 0;
   constant<bool>(object_.get(), "record_events") = records;
-  bpf_program__set_autoload(bpf_object__find_program_by_name(object_.get(), "reinet_replay"), records);
+  bpf_program__set_autoload(find_program("reinet_replay"), records);
 }
 
 // Of what is not to be wrapped nothing is loaded: this host's verifier might refuse it.
@@ -313,8 +299,7 @@ std::uint64_t Object::choose_from(const std::string& cgroup) {
   checked(bpf_map_update_elem(map_fd("reinet_cgroups"), &id, &nothing, BPF_ANY),
           "note cgroup " + cgroup + " among " + std::to_string(most_cgroups) + " at most");
   complaints.clear();  // those of an earlier try
-  bpf_link* link =
-      bpf_program__attach_cgroup(bpf_object__find_program_by_name(object_.get(), "reinet_choose"), folder.fd);
+  bpf_link* link = bpf_program__attach_cgroup(find_program("reinet_choose"), folder.fd);
   if (!link) {
     const int error = errno;
     bpf_map_delete_elem(map_fd("reinet_cgroups"), &id);
@@ -325,14 +310,11 @@ std::uint64_t Object::choose_from(const std::string& cgroup) {
 }
 
 std::uint32_t Object::adopt() {
-  std::uint32_t put_off = adopt_own_namespace();
-  in_inhabited_namespaces([&] { put_off += adopt_own_namespace(); }, std::chrono::steady_clock::now() + longest_sweep);
+  std::uint32_t put_off = 0;
+  const auto work = [&] { put_off += static_cast<std::uint32_t>(iterate("reinet_adopt").size()); };
+  work();
+  in_inhabited_namespaces(work, std::chrono::steady_clock::now() + longest_sweep);
   return put_off;
-}
-
-std::uint32_t Object::adopt_own_namespace() const {
-  const bpf_program* program = bpf_object__find_program_by_name(object_.get(), "reinet_adopt");
-  return static_cast<std::uint32_t>(iterate(bpf_program__attach_iter(program, nullptr)).size());
 }
 
 void Object::detach() {
@@ -362,21 +344,16 @@ Descriptors Object::descriptors() const {
 }
 
 void Object::sweep() {
-  const auto work = [this] { sweep_own_namespace(); };
+  const auto work = [this] { iterate("reinet_sweep"); };
   const Deadline until = std::chrono::steady_clock::now() + longest_sweep;
   work();
   in_reachable_namespaces(work, until);
 }
 
-void Object::sweep_own_namespace() const {
-  iterate(bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_sweep"), nullptr));
-}
-
 std::map<std::uint64_t, std::uint32_t> Object::where() const {
-  const bpf_program* program = bpf_object__find_program_by_name(object_.get(), "reinet_where");
   std::map<std::uint64_t, std::uint32_t> sockets;
   const auto count = [&] {
-    const std::string found = iterate(bpf_program__attach_iter(program, nullptr));
+    const std::string found = iterate("reinet_where");
     for (std::size_t at = 0; at + sizeof(std::uint32_t) <= found.size(); at += sizeof(std::uint32_t)) {
       std::uint32_t inode = 0;
       std::memcpy(&inode, &found[at], sizeof(inode));
@@ -390,15 +367,28 @@ std::map<std::uint64_t, std::uint32_t> Object::where() const {
 
 void Object::replay(reinet_replay& step) const {
   LIBBPF_OPTS(bpf_test_run_opts, run, .ctx_in = &step, .ctx_size_in = sizeof(step));
-  checked(bpf_prog_test_run_opts(program_fd("reinet_replay"), &run), "run the replay program");
+  checked(bpf_prog_test_run_opts(bpf_program__fd(find_program("reinet_replay")), &run), "run the replay program");
 }
 
 int Object::map_fd(const char* name) const {
   return checked(bpf_object__find_map_fd_by_name(object_.get(), name), std::string("find BPF map ") + name);
 }
 
-int Object::program_fd(const char* name) const {
-  return bpf_program__fd(bpf_object__find_program_by_name(object_.get(), name));
+bpf_program* Object::find_program(const char* name) const {
+  return bpf_object__find_program_by_name(object_.get(), name);
+}
+
+std::string Object::iterate(const char* program) const {
+  const std::unique_ptr<bpf_link, CloseLink> link(bpf_program__attach_iter(find_program(program), nullptr));
+  if (!link) fail(errno, "attach the socket iterator");
+  const OwnedFd iteration{checked(bpf_iter_create(bpf_link__fd(link.get())), "start the socket iterator")};
+  std::string written;
+  char block[4096];
+  ssize_t got;
+  while ((got = read(iteration.fd, block, sizeof(block))) > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN)))
+    if (got > 0) written.append(block, static_cast<std::size_t>(got));
+  checked(static_cast<int>(got), "iterate over the sockets");
+  return written;
 }
 
 }  // namespace reinet

@@ -17,6 +17,7 @@
 
 struct bpf_link;
 struct bpf_object;
+struct bpf_program;
 
 namespace reinet {
 
@@ -66,8 +67,6 @@ class Object {
 
   // What the reader and the cap writer need; valid as long as this lives.
   Descriptors descriptors() const;
-  int map_fd(const char* name) const;
-  int program_fd(const char* name) const;
 
  private:
   struct CloseObject {
@@ -83,9 +82,11 @@ class Object {
   void set_up_rodata();
   void set_up_wrappers();
   void fill_free_slots() const;
-  void sweep_own_namespace() const;
   std::uint64_t choose_from(const std::string& cgroup);
-  std::uint32_t adopt_own_namespace() const;
+  int map_fd(const char* name) const;
+  bpf_program* find_program(const char* name) const;
+  // Runs an iterator to its end, in the network namespace of the calling thread; gives what its program wrote.
+  std::string iterate(const char* program) const;
 
   Options options_;
   std::unique_ptr<bpf_object, CloseObject> object_;
