@@ -12,15 +12,17 @@ import typer
 
 from reinet.cli.evaluate import COLUMNS, say_reasons
 from reinet.cli.options import (
+    AllowTrainingTraces,
     BufferOption,
     CcOption,
     LinkOptions,
     MrttOption,
+    TargetMsOption,
     TargetOption,
     TracesOption,
     refuse_idle_buffer,
 )
-from reinet.cli.output import JsonOption, Unwritten, check_folder, print_table, progress_in_seconds, say, write_json
+from reinet.cli.output import JsonOption, Unwritten, check_folder, progress_in_seconds, say, tell_table
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,18 +49,12 @@ def compare(
     ] = None,
     cc: CcOption = "cubic",
     target: TargetOption = None,
-    target_ms: Annotated[float | None, typer.Option(help="The same in ms (default: 50, as DeepCC's).")] = None,
+    target_ms: TargetMsOption = None,
     mrtt_ms: MrttOption = 20.0,
     buffer_bytes: BufferOption = 150_000,
     link_option: LinkOptions = None,
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
-    allow_training_traces: Annotated[
-        bool,
-        typer.Option(
-            "--allow-training-traces",
-            help="Show a model even on traces it was trained on; such rows are labelled, and a note names them.",
-        ),
-    ] = False,
+    allow_training_traces: AllowTrainingTraces = False,
     out: Annotated[Path, typer.Option(help="The folder for TensorBoard; an earlier comparison in it is replaced.")] = (
         Path("runs/compare")
     ),
@@ -110,9 +106,7 @@ def compare(
             )
     with folder_lock.locked(out, "another comparison is made in it; wait for its end, or name another --out"):
         rows = _run(comparison, scenarios, seconds)
-        write_json(json_destination, {"rows": rows})
-        if json_destination != "-":
-            print_table(rows, COLUMNS)
+        tell_table(json_destination, {"rows": rows}, rows, COLUMNS)
         say_reasons(rows)
         unwritten = Unwritten()
         with unwritten.at(out):

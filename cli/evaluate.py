@@ -12,10 +12,12 @@ import typer
 
 from reinet.cli.options import (
     MOST_REPEAT,
+    AllowTrainingTraces,
     BufferOption,
     CcOption,
     LinkOptions,
     MrttOption,
+    TargetMsOption,
     TargetOption,
     a_picture,
     note_training,
@@ -23,7 +25,7 @@ from reinet.cli.options import (
     refuse_said,
     was_said,
 )
-from reinet.cli.output import JsonOption, Unwritten, keep_json, print_table, progress_in_seconds, say, write_json
+from reinet.cli.output import JsonOption, Unwritten, keep_json, progress_in_seconds, say, tell_table
 from reinet.core.errors import ConfigError, ReinetError
 
 if TYPE_CHECKING:
@@ -82,21 +84,13 @@ def evaluate(
     ] = Actuator.kernel,
     cc: CcOption = "cubic",
     target: TargetOption = None,
-    target_ms: Annotated[
-        float | None, typer.Option(help="The same in ms, for every path (default: 50, as DeepCC's).")
-    ] = None,
+    target_ms: TargetMsOption = None,
     mrtt_ms: MrttOption = 20.0,
     buffer_bytes: BufferOption = 150_000,
     link_option: LinkOptions = None,
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
     repeat: Annotated[int, typer.Option(min=1, max=MOST_REPEAT, help="Runs of every combination.")] = 1,
-    allow_training_traces: Annotated[
-        bool,
-        typer.Option(
-            "--allow-training-traces",
-            help="Evaluate a model even on traces it was trained on; such rows are labelled, and a note names them.",
-        ),
-    ] = False,
+    allow_training_traces: AllowTrainingTraces = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the simulator's random numbers; each repetition uses the next one.")
     ] = 0,
@@ -206,7 +200,8 @@ def evaluate(
         raise type(error)(f"run {len(rows) + 1} of {len(plan)}, {plan.name_of(len(rows))}: {error}{where}") from error
     finally:  # whatever ends the command, what was measured is told
         if rows:
-            _tell(rows, json_destination)
+            tell_table(json_destination, {"rows": rows}, rows, COLUMNS)
+            say_reasons(rows)
     if png is not None:
         from reinet.agents.evaluation.picture import save_comparison
 
@@ -216,13 +211,6 @@ def evaluate(
                 save_comparison(runs, path)
                 say(f"picture: {path}")
         unwritten.tell()
-
-
-def _tell(rows: list[dict[str, object]], json_destination: str | None) -> None:
-    write_json(json_destination, {"rows": rows})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
-    say_reasons(rows)
 
 
 def say_reasons(rows: Sequence[Mapping[str, object]]) -> None:

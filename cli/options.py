@@ -101,11 +101,15 @@ def refuse_idle_buffer(context: typer.Context, options: Mapping[str, Any]) -> No
             raise ConfigError(f"link option buffer_pkts: {why}")
 
 
+ModelOption = Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")]
 TracesOption = Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")]
 CcOption = Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")]
 TargetOption = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT."),
+]
+TargetMsOption = Annotated[
+    float | None, typer.Option(help="The same in ms, for every path (default: 50, as DeepCC's).")
 ]
 MrttOption = Annotated[float, typer.Option(help="The path's fixed round trip in ms (DeepCC: 20).")]
 BufferOption = Annotated[int, typer.Option(help="Buffer of the bottleneck in bytes (DeepCC: 150 KB).")]

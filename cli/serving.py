@@ -13,15 +13,8 @@ if TYPE_CHECKING:
     from reinet.daemon.client import ControlClient
 
 _PACKAGES = (
-    "grpc",
-    "grpc_health",
-    "grpc_reflection",
-    "google",
-    "onnx",
-    "onnxruntime",
-    "prometheus_client",
-    "tensorboard",
-)
+    "grpc", "grpc_health", "grpc_reflection", "google", "onnx", "onnxruntime", "prometheus_client", "tensorboard",
+)  # fmt: skip
 
 SocketOption = Annotated[
     Path | None,

@@ -28,16 +28,9 @@ MOST_LINKS = 100_000
 """Each link takes memory (bytes_per_link); a number typed with a digit too many is not to fill the host's."""
 
 COLUMNS = [
-    "links",
-    "threads",
-    "env_steps_per_s",
-    "packets_per_s",
-    "realtime_factor",
-    "bytes_per_link",
-    "linearity",
+    "links", "threads", "env_steps_per_s", "packets_per_s", "realtime_factor", "bytes_per_link", "linearity",
     "two_cores",
-]
-
+]  # fmt: skip
 
 app.command("alcc")(bench_alcc)
 app.command("cpu")(cpu)

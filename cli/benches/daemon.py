@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.options import listed
+from reinet.cli.options import ModelOption, listed
 from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -22,9 +22,7 @@ COST_COLUMNS = [
 
 
 def daemon(
-    model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = (
-        "checkpoints/per-rtt"  # a decision in each round trip, so that flows of 20 ms are due every 20 ms
-    ),
+    model: ModelOption = "checkpoints/per-rtt",  # decides in each round trip: flows of 20 ms are due every 20 ms
     flows: Annotated[str, typer.Option(help=f"Numbers of flows, by commas, up to {MOST_FLOWS}.")] = "1,100,1000",
     rtt_ms: Annotated[float, typer.Option(min=1.0, max=60_000.0, help="The flows' minimum RTT.")] = 20.0,
     seconds: Annotated[

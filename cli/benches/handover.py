@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import CcOption, listed
+from reinet.cli.options import CcOption, ModelOption, listed
 from reinet.cli.output import JsonOption, tell_table
 from reinet.core.errors import ConfigError
 from reinet.kshim.shim import WRAPPED_CC
@@ -23,7 +23,7 @@ def handover(
     flows: Annotated[int, typer.Option(min=1, max=MOST_FLOWS, help="Flows at once.")] = 200,
     cc: CcOption = "cubic,bbr",
     how: Annotated[str, typer.Option(help="How the old daemon ends, by commas: stop, kill.")] = "stop",
-    model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = "rule",
+    model: ModelOption = "rule",
     # 200 of these are 100 Mbit/s, which Mahimahi's delay carries on less than one core.
     rate_mbit: Annotated[float, typer.Option(min=0.1, help="Each flow's own bottleneck.")] = 0.5,
     mrtt_ms: Annotated[float, typer.Option(min=2.0, help="The path's round trip, of Mahimahi's delay.")] = 20.0,

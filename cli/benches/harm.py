@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Actuator, Link
-from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, listed, note_training, uncapped_paths
+from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, ModelOption, listed, note_training, uncapped_paths
 from reinet.cli.output import JsonOption, TextColumn, console, keep_json, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -29,9 +29,7 @@ WORST_SHOWN = 12
 
 
 def harm(
-    model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = (
-        "checkpoints/default"
-    ),
+    model: ModelOption = "checkpoints/default",
     link: Annotated[Link, typer.Option(help="sim, or mahimahi: nginx and curl on real kernel sockets.")] = Link.sim,
     actuator: Annotated[
         Actuator, typer.Option(help="With --link mahimahi: the kernel's cap, or app, nginx under reinet run's gate.")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.options import ModelOption
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -17,7 +18,7 @@ def load(
     sockets: Annotated[int, typer.Option(min=2, help="Sockets that stay open, half IPv4 and half IPv6.")] = 10_000,
     per_s: Annotated[int, typer.Option(min=1, help="Connections a second that come and go beside them.")] = 5_000,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long they do.")] = 60.0,
-    model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = "rule",
+    model: ModelOption = "rule",
     json_destination: JsonOption = None,
 ) -> None:
     """Run a daemon beside a crowd of sockets on loopback, in a network namespace of their own; needs root.

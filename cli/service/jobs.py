@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress
 
-from reinet.cli.output import JsonOption, TextColumn, console, note_column, print_table, put_out, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, note_column, put_out, say, tell_table, write_json
 from reinet.cli.service.reach import ago, client, reach, span
 from reinet.core.errors import ServiceError
 
@@ -70,9 +70,7 @@ def list_(json_destination: JsonOption = None) -> None:
     """List jobs, oldest first. Example: reinet jobs list --json -."""
     with client() as trainer:
         jobs = trainer.jobs()
-    write_json(json_destination, {"rows": jobs})
-    if json_destination != "-":
-        print_table([_row(job) for job in jobs], COLUMNS)
+    tell_table(json_destination, {"rows": jobs}, [_row(job) for job in jobs], COLUMNS)
 
 
 @app.command()

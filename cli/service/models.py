@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.output import JsonOption, check_folder, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, check_folder, console, print_table, say, tell_table, write_json
 from reinet.cli.service.reach import ago, client, reach, span
 
 app = typer.Typer(
@@ -39,9 +39,7 @@ def list_(json_destination: JsonOption = None) -> None:
     """List models with their figures of training and the names that point to them. Example: reinet models list."""
     with client() as trainer:
         models = trainer.models()
-    write_json(json_destination, {"rows": models})
-    if json_destination != "-":
-        print_table([_row(model) for model in models], COLUMNS)
+    tell_table(json_destination, {"rows": models}, [_row(model) for model in models], COLUMNS)
 
 
 @app.command()
@@ -159,11 +157,10 @@ def fleet(json_destination: JsonOption = None) -> None:
     """
     with client() as trainer:
         rows = trainer.fleet()
-    write_json(json_destination, {"rows": rows})
-    if json_destination != "-":
-        shown = [{**row, "model": row["model"][:12], "seen": span(row["seen_s"]) + " ago",
-                  "hold_out": hold_out(row["figures"])} for row in rows]  # fmt: skip
-        print_table(shown, ["daemon", "name", "model", "seen", "version", "hold_out", "problem", "owner"])
+    shown = [{**row, "model": row["model"][:12], "seen": span(row["seen_s"]) + " ago",
+              "hold_out": hold_out(row["figures"])} for row in rows]  # fmt: skip
+    columns = ["daemon", "name", "model", "seen", "version", "hold_out", "problem", "owner"]
+    tell_table(json_destination, {"rows": rows}, shown, columns)
 
 
 @app.command()
