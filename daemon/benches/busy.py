@@ -20,6 +20,8 @@ from reinet.daemon.benches.sending import Senders
 
 CROWDS = ((1, 100.0), (100, 1.0))
 """Flows and Mbit/s of each: one that is fast, and many that are slow."""
+CC, MRTT_MS = "cubic", 20.0
+"""All flows' congestion control, and their path."""
 SETTLE_S = 3.0
 """Gates open and caps drain the queues after the start; BBR and Cubic find their rate again after the end."""
 SAMPLE_S = 0.5
@@ -105,10 +107,10 @@ class Arm:
         return Arm(self.busy[pairs], self.own[pairs], self.bytes_per_s[pairs])
 
 
-def crowd(cc: str, flows: int, rate_mbit: float, mrtt_ms: float, variables: Mapping[str, str] | None = None) -> Senders:
+def crowd(flows: int, rate_mbit: float, variables: Mapping[str, str] | None = None) -> Senders:
     """Returns such a crowd, sending; ``variables`` are ``Senders``'."""
     buffer_bytes = round(min(rate_mbit * 125 * BUFFERED_MS, MOST_BUFFERED_BYTES))
-    return Senders(cc, flows, rate_mbit, mrtt_ms, buffer_bytes, SAMPLE_S, variables)
+    return Senders(CC, flows, rate_mbit, MRTT_MS, buffer_bytes, SAMPLE_S, variables)
 
 
 def arms_in_turn(pairs: int) -> Iterator[bool]:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from reinet.daemon.benches.busy import CROWDS, SETTLE_S, Paired, Window, arms_in_turn, crowd, idle_share, paired, window
+from reinet.daemon.benches import busy
 from reinet.daemon.benches.sending import Senders
 from reinet.daemon.benches.served import PROCESSES, ServedDaemon, free_cgroup
 
 
 @dataclass(frozen=True)
-class Cost(Paired):
+class Cost(busy.Paired):
     """One crowd's figures, the daemon's over plain's; shares are percent of one core, medians over the pairs."""
 
     flows: int
@@ -37,29 +37,27 @@ class Cost(Paired):
     flows_capped: int
 
 
-def measure(
-    flows: int, rate_mbit: float, pairs: int, seconds: float, model: str, cc: str = "cubic", mrtt_ms: float = 20.0
-) -> Cost:
+def measure(flows: int, rate_mbit: float, pairs: int, seconds: float, model: str) -> Cost:
     """Returns what the daemon costs such a crowd; needs root and Mahimahi. Raises LinkError and DaemonError."""
-    idle_before = idle_share(seconds)
-    arms: dict[bool, list[Window]] = {False: [], True: []}
+    idle_before = busy.idle_share(seconds)
+    arms: dict[bool, list[busy.Window]] = {False: [], True: []}
     spent_s: list[dict[str, float]] = []
     flows_capped: list[int] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         own = stack.enter_context(_own_cgroup())
-        path = stack.enter_context(crowd(cc, flows, rate_mbit, mrtt_ms))
+        path = stack.enter_context(busy.crowd(flows, rate_mbit))
         groups = (own, path.cgroup)
-        path.wait(SETTLE_S)
-        for served in arms_in_turn(pairs):
+        path.wait(busy.SETTLE_S)
+        for served in busy.arms_in_turn(pairs):
             if not served:
-                path.wait(SETTLE_S)
-                arms[False].append(window(path, seconds, groups))
+                path.wait(busy.SETTLE_S)
+                arms[False].append(busy.window(path, seconds, groups))
                 continue
             with ServedDaemon(folder, path.cgroup, model) as daemon:
-                path.wait(SETTLE_S)
+                path.wait(busy.SETTLE_S)
                 before = daemon.cpu_s()
-                arms[True].append(window(path, seconds, groups))
+                arms[True].append(busy.window(path, seconds, groups))
                 after = daemon.cpu_s()
                 spent_s.append({key: after[key] - before[key] for key in before})
                 flows_capped.append(daemon.flows()[1])
@@ -68,10 +66,10 @@ def measure(
     processes = {key: 100 * float(np.median([one[key] for one in spent_s])) / seconds for key in PROCESSES}
     plain, capped = ([(took, run.total_rate(*took.span_s)) for took in arms[arm]] for arm in (False, True))
     return Cost(
-        **paired(plain, capped, (idle_before, idle_share(seconds))),
+        **busy.paired(plain, capped, (idle_before, busy.idle_share(seconds))),
         flows=flows,
         rate_mbit=rate_mbit,
-        cc=cc,
+        cc=busy.CC,
         seconds=seconds,
         loader_percent=processes["loader"],
         decision_percent=processes["decision"],
@@ -100,7 +98,7 @@ def _own_cgroup() -> Iterator[Path]:
 def _bpf(path: Senders, folder: Path, seconds: float, model: str) -> tuple[float, int]:
     """Returns how long the BPF programs ran in such a time, and how often."""
     with _counting_bpf(), ServedDaemon(folder, path.cgroup, model) as daemon:
-        path.wait(SETTLE_S)
+        path.wait(busy.SETTLE_S)
         (before_s, before_runs) = daemon.bpf_runs()
         path.wait(seconds)
         (after_s, after_runs) = daemon.bpf_runs()
@@ -121,7 +119,7 @@ def _counting_bpf() -> Iterator[None]:
 def measure_all(pairs: int, seconds: float, model: str, say: Callable[[str], None]) -> list[Cost]:
     """Returns the figures of every crowd."""
     rows = []
-    for flows, rate_mbit in CROWDS:
+    for flows, rate_mbit in busy.CROWDS:
         say(f"{flows} flows of {rate_mbit:g} Mbit/s, {pairs} pairs")
         rows.append(measure(flows, rate_mbit, pairs, seconds, model))
     return rows

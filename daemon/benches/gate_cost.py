@@ -11,7 +11,7 @@ import numpy as np
 
 from reinet.alcc.launch import Law, Settings
 from reinet.core.target import Target
-from reinet.daemon.benches.busy import CROWDS, SETTLE_S, Paired, Window, arms_in_turn, crowd, idle_share, paired, window
+from reinet.daemon.benches import busy
 from reinet.daemon.benches.sending import Run
 
 TARGET = Target.parse("+30ms")
@@ -19,7 +19,7 @@ TARGET = Target.parse("+30ms")
 
 
 @dataclass(frozen=True)
-class GateCost(Paired):
+class GateCost(busy.Paired):
     """One law's figures over one crowd, the gate's over plain's; shares are percent of one core, medians over pairs."""
 
     law: str
@@ -33,25 +33,23 @@ class GateCost(Paired):
     """Smoothed round trips: without a gap between both the gate did not bind."""
 
 
-def measure(
-    law: Law, flows: int, rate_mbit: float, pairs: int, seconds: float, cc: str = "cubic", mrtt_ms: float = 20.0
-) -> GateCost:
+def measure(law: Law, flows: int, rate_mbit: float, pairs: int, seconds: float) -> GateCost:
     """Returns what the gate costs such a crowd; needs root and Mahimahi. Raises LinkError and DaemonError."""
-    idle_before = idle_share(seconds)
-    arms: dict[bool, list[tuple[Window, Run]]] = {False: [], True: []}
-    for gated in arms_in_turn(pairs):
+    idle_before = busy.idle_share(seconds)
+    arms: dict[bool, list[tuple[busy.Window, Run]]] = {False: [], True: []}
+    for gated in busy.arms_in_turn(pairs):
         variables = Settings(law=law, target=TARGET).variables() if gated else None
-        with crowd(cc, flows, rate_mbit, mrtt_ms, variables) as path:
-            path.wait(SETTLE_S)
-            arms[gated].append((window(path, seconds, (path.cgroup,)), path.end()))
+        with busy.crowd(flows, rate_mbit, variables) as path:
+            path.wait(busy.SETTLE_S)
+            arms[gated].append((busy.window(path, seconds, (path.cgroup,)), path.end()))
     plain, capped = ([(took, run.total_rate(*took.span_s)) for took, run in arms[arm]] for arm in (False, True))
     rtt_ms = {arm: float(np.median([run.rtt_mean_ms(*took.span_s) for took, run in arms[arm]])) for arm in arms}
     return GateCost(
-        **paired(plain, capped, (idle_before, idle_share(seconds))),
+        **busy.paired(plain, capped, (idle_before, busy.idle_share(seconds))),
         law=law.name,
         flows=flows,
         rate_mbit=rate_mbit,
-        cc=cc,
+        cc=busy.CC,
         seconds=seconds,
         plain_rtt_mean_ms=rtt_ms[False],
         capped_rtt_mean_ms=rtt_ms[True],
@@ -61,7 +59,7 @@ def measure(
 def measure_all(law: Law, pairs: int, seconds: float, say: Callable[[str], None]) -> list[GateCost]:
     """Returns the figures of every crowd."""
     rows = []
-    for flows, rate_mbit in CROWDS:
+    for flows, rate_mbit in busy.CROWDS:
         say(f"{law.name}: {flows} flows of {rate_mbit:g} Mbit/s, {pairs} pairs")
         rows.append(measure(law, flows, rate_mbit, pairs, seconds))
     return rows

@@ -27,7 +27,7 @@ START_S = 60.0
 
 
 def free_cgroup() -> Path:
-    """Makes a cgroup of this process's own; raises DaemonError where it can make none."""
+    """Returns a cgroup for this process to make, of its own; raises DaemonError where it can make none."""
     mount = cgroup2_mount()
     if mount is None:
         raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
