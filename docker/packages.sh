@@ -53,7 +53,7 @@ want() { # PACKAGE WHY
 want g++ "compiles the C++ core"
 want make "make demo, make test"
 want clang "compiles the BPF programs"
-want libbpf-dev "loads the BPF programs (linked statically)"
+want libbpf-dev "loads the BPF programs"
 want libelf-dev "libbpf reads BPF objects with it"
 want zlib1g-dev "libelf needs it"
 
@@ -143,7 +143,7 @@ elif command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; 
   say "using sudo, which may ask for your password"
 else
   say "this needs root, and there is no sudo that could be used. Have this command run as root:"
-  echo "    $here/packages.sh$([ $serve = no ] || echo ' --serve')$([ $bench = no ] || echo ' --bench')$([ $browser = no ] || echo ' --browser')$([ $servers = no ] || echo ' --servers')"
+  echo "    $here/packages.sh${1:+ $*}"
   say "going on without; what lacks these packages will say so, simulation needs only the compiler and Python's parts."
   exit 0
 fi

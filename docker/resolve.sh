@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Asks the package index whether every dependency resolves for each supported Python, from wheels alone; installs nothing.
-# Usage: docker/resolve.sh [3.10 3.11 ...]      Needs a pip of 24 or newer as `python3 -m pip`, or PIP="... -m pip".
+# Usage: docker/resolve.sh [3.10 3.11 ...]      Needs a pip of 24 or newer: that of .venv, or PIP="... -m pip".
 set -eu
 cd "$(dirname "$0")/.."
 pip=${PIP:-.venv/bin/python -m pip}
