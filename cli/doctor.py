@@ -41,9 +41,9 @@ def _system() -> Feature:
     name = f"{release.get('NAME', 'unknown')} {release.get('VERSION_ID', '')}".strip()
     key = (release.get("ID", ""), release.get("VERSION_ID", ""))
     if key in RUN_ON:
-        return Feature(True, f"{name}: set-up has been run on it", "")
+        return Feature(True, f"{name}: set-up has been run on it")
     if key in WRITTEN_FOR:
-        return Feature(True, f"{name}: set-up is written for it, not run", "")
+        return Feature(True, f"{name}: set-up is written for it, not run")
     return Feature(
         False, f"{name}: set-up does not know it", "use Debian 12 or 13, or install the list in docker/packages.sh"
     )
@@ -54,12 +54,12 @@ def _python() -> Feature:
     text = f"Python {platform.python_version()}"
     if not (3, 10) <= here <= (3, 13):
         return Feature(False, f"{text} is outside 3.10-3.13", "set PYTHON=python3.11 and run docker/setup.sh")
-    return Feature(True, text if here in PYTHON_RUN else f"{text}: resolved, not run", "")
+    return Feature(True, text if here in PYTHON_RUN else f"{text}: resolved, not run")
 
 
 def _package(name: str, purpose: str, extra: str) -> Feature:
     try:
-        return Feature(True, f"{name} {version(name)}, for {purpose}", "")
+        return Feature(True, f"{name} {version(name)}, for {purpose}")
     except PackageNotFoundError:
         return Feature(False, f"{name} is not installed, needed for {purpose}", f"pip install 'reinet[{extra}]'")
 
@@ -71,31 +71,31 @@ def _program(name: str, purpose: str, *, setuid: bool = False, cure: str = PACKA
         return Feature(False, f"{name} not found, needed for {purpose}", cure)
     if setuid and not Path(path).stat().st_mode & stat.S_ISUID:
         return Feature(False, f"{path} is not setuid root, and Mahimahi refuses to start without", PACKAGES)
-    return Feature(True, path, "")
+    return Feature(True, path)
 
 
 def _link_privileges() -> Feature:
     if missing := missing_capabilities(CAPABILITIES):
         return Feature(False, f"this process lacks {', '.join(missing)}", CAPABILITIES_CURE)
-    return Feature(True, f"has {', '.join(CAPABILITIES)}", "")
+    return Feature(True, f"has {', '.join(CAPABILITIES)}")
 
 
 def _tun() -> Feature:
     if Path("/dev/net/tun").exists():
-        return Feature(True, "/dev/net/tun", "")
+        return Feature(True, "/dev/net/tun")
     return Feature(False, "/dev/net/tun is missing", "modprobe tun; in a container pass --device /dev/net/tun")
 
 
 def _processors_awake() -> Feature:
     device = "/dev/cpu_dma_latency"
     if Path(device).exists():
-        return Feature(True, f"{device}, which keeps processors awake while a link is up", "")
-    return Feature(True, f"no {device}: a link may lag more often (in a container pass --device {device})", "")
+        return Feature(True, f"{device}, which keeps processors awake while a link is up")
+    return Feature(True, f"no {device}: a link may lag more often (in a container pass --device {device})")
 
 
 def _helpers() -> Feature:
     try:
-        return Feature(True, f"built: {helper_folder()}", "")
+        return Feature(True, f"built: {helper_folder()}")
     except LinkError as error:
         return Feature(False, str(error), SETUP)
 
@@ -150,7 +150,7 @@ def _seccomp() -> Feature:
         library()
     except DaemonError as error:
         return Feature(False, str(error), PACKAGES)
-    return Feature(True, "libseccomp, for the daemon's confined processes", "")
+    return Feature(True, "libseccomp, for the daemon's confined processes")
 
 
 def _leftovers() -> Feature:
@@ -158,7 +158,7 @@ def _leftovers() -> Feature:
         return Feature(False, f"cannot look for what a run left behind: {reason}", "run as root")
     left = leftovers()
     if not left:
-        return Feature(True, "nothing of reinet is left in this host's kernel", "")
+        return Feature(True, "nothing of reinet is left in this host's kernel")
     kept = some_of(holders(left), "; ") or "sockets closed with data unsent, or not connected any more"
     if all(item.name == CONTROL for item in left):
         kept = "sockets that are not looked for, since a shim lives whose process is not seen from here"
@@ -177,12 +177,10 @@ def _sockets() -> Feature:
     folder = own_socket("control.sock").parent
     left = stale_sockets(folder)
     if not left:
-        return Feature(True, f"no socket is left in {folder} of a daemon that was killed", "")
+        return Feature(True, f"no socket is left in {folder} of a daemon that was killed")
     paths = some_of(left, " ")
     return Feature(
-        True,
-        f"sockets of a daemon that was killed: {paths} (`reinet ctl detach` removes them, or the next one does)",
-        "",
+        True, f"sockets of a daemon that was killed: {paths} (`reinet ctl detach` removes them, or the next one does)"
     )
 
 
@@ -190,15 +188,15 @@ def _cgroups() -> Feature:
     mount = cgroup2_mount()
     left = stale_cgroups(mount) if mount else []
     if not left:
-        return Feature(True, "no cgroup is left of a run that was killed", "")
+        return Feature(True, "no cgroup is left of a run that was killed")
     paths = some_of(left, " ")
-    return Feature(True, f"empty cgroups of runs that were killed: {paths} (rmdir them, or the next run does)", "")
+    return Feature(True, f"empty cgroups of runs that were killed: {paths} (rmdir them, or the next run does)")
 
 
 def _ray() -> Feature:
     left = ray_processes_left()
     if not left:
-        return Feature(True, "no process is left of a Ray whose training was killed", "")
+        return Feature(True, "no process is left of a Ray whose training was killed")
     named = some_of([f"{process.pid} {process.name}" for process in left])
     return Feature(True, f"left of a Ray whose program was killed: {named} (kill them, or they end within two minutes)")
 

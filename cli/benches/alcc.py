@@ -14,6 +14,7 @@ from reinet.cli.output import JsonOption, say, tell_table, without_nan
 from reinet.core.errors import ConfigError
 
 Row = dict[str, Any]
+Comparing = Callable[[Sequence[Row]], list[Row]]
 
 UDP = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
        "gate_delay_mean_ms", "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
@@ -36,7 +37,6 @@ SHIM = ["trace", "periods", "rtt_share", "delivered_share", "samples_share", "sp
 
 PLAIN = ["law", "flows", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "cpu_ratio_low", "cpu_ratio_high", "own_ratio",
          "throughput_ratio", "capped_rtt_mean_ms"]  # fmt: skip
-
 
 FETCHES = ["law", "bytes", "fresh", "pairs", "plain_us", "gated_us", "cpu_ratio", "cpu_ratio_q1", "cpu_ratio_q3"]
 
@@ -175,13 +175,7 @@ def bench_alcc(
         return
     if against is not None:
         make, compared, columns = _over_links(against, traces or [], names, buffer_bytes)
-        runs: list[Row] = []
-        try:
-            runs.extend(make(seconds=seconds, repeat=repeat, progress=_tell))
-        finally:  # whatever ends the command, what was measured is told
-            if runs:
-                rows = compared(runs)
-                tell_table(json_destination, {"rows": runs, "compared": rows}, rows, columns)
+        _tell_as_far(make(seconds=seconds, repeat=repeat, progress=_tell), json_destination, columns, compared)
         return
     from reinet.alcc.bench import measure
     from reinet.cli.run import law_of
@@ -210,20 +204,22 @@ def _fetches(names: list[str], pairs: int, json_destination: str | None) -> None
     _tell_as_far((row for law in laws for row in measure(law, pairs, say)), json_destination, FETCHES)
 
 
-def _tell_as_far(found: Iterable[Row], json_destination: str | None, columns: list[str]) -> None:
-    """Shows the rows that were found, whatever ends the command."""
+def _tell_as_far(
+    found: Iterable[Row], json_destination: str | None, columns: list[str], compared: Comparing | None = None
+) -> None:
+    """Shows the rows that were found, or what comparing them gives, whatever ends the command."""
     rows: list[Row] = []
     try:
-        for row in found:
-            rows.append(row)
+        rows.extend(found)
     finally:
         if rows:
-            tell_table(json_destination, {"rows": rows}, rows, columns)
+            shown = {"rows": rows} if compared is None else {"rows": rows, "compared": compared(rows)}
+            tell_table(json_destination, shown, shown.get("compared", rows), columns)
 
 
 def _over_links(
     against: Against, paths: list[Path], names: list[str], buffer_bytes: int | None
-) -> tuple[Callable[..., Iterable[Row]], Callable[[Sequence[Row]], list[Row]], list[str]]:
+) -> tuple[Callable[..., Iterable[Row]], Comparing, list[str]]:
     """Returns what makes runs, what compares their rows, and the columns to show of these. Raises ConfigError."""
     from reinet.agents.evaluation.ways import actuators, java, native, shim, tunnel
     from reinet.alcc._alcc import law_names
