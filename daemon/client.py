@@ -1,17 +1,16 @@
 """A client of the control service, for the command line and for tests."""
 
-import os
 import socket as sockets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import grpc
 
 from reinet.core.closing import Closing
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.visible import utf8
+from reinet.daemon.endpoint import grpc_target
 from reinet.proto import control_pb2, control_pb2_grpc
 
 TIMEOUT_S = 5.0
@@ -48,7 +47,7 @@ class ControlClient(Closing):
         self._path = path.absolute()
         self._look()
         self._channel = grpc.insecure_channel(
-            "unix:" + quote(os.fsencode(self._path)),
+            grpc_target(self._path),
             options=[("grpc.max_receive_message_length", MAX_REPLY_BYTES), *CHANNEL_OPTIONS],
         )
         make_stub: Any = control_pb2_grpc.ControlStub  # generated code carries no types

@@ -36,6 +36,11 @@ def socket_path(path: Path) -> Path:
     return absolute
 
 
+def grpc_target(path: Path) -> str:
+    """Returns what gRPC calls a Unix socket: a URI, in which a path of any bytes is quoted."""
+    return UNIX + quote(os.fsencode(path))
+
+
 def listen_privately(server: Any, path: Path) -> None:
     """Has a gRPC server listen at a Unix socket that nobody but its owner may open.
 
@@ -43,7 +48,7 @@ def listen_privately(server: Any, path: Path) -> None:
     """
     before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
     try:
-        server.add_insecure_port("unix:" + quote(os.fsencode(path)))
+        server.add_insecure_port(grpc_target(path))
         mode = path.stat().st_mode
     finally:
         os.umask(before)

@@ -4,7 +4,6 @@
 The service being away changes nothing: the daemon keeps what it runs, and asks again with growing pauses.
 """
 
-import os
 import random
 import re
 import ssl
@@ -14,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import grpc
 
@@ -22,6 +20,7 @@ from reinet.agents.model.artifact import MAX_FILE_BYTES, MODEL_FILES, load_artif
 from reinet.core.disk import durable
 from reinet.core.errors import ModelError, ReinetError, ServiceError
 from reinet.daemon.client import CHANNEL_OPTIONS
+from reinet.daemon.endpoint import grpc_target
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 
@@ -61,7 +60,7 @@ class Address:
         ]
         if self.target.startswith("unix:"):
             path = Path(self.target.removeprefix("unix:")).absolute()
-            return grpc.insecure_channel("unix:" + quote(os.fsencode(path)), options=options)
+            return grpc.insecure_channel(grpc_target(path), options=options)
         if self.ca is None or self.cert is None or self.key is None:
             raise ServiceError(
                 f"service {self.target}: over TCP it asks for a certificate; give --ca, --cert and --key"
