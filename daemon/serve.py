@@ -242,7 +242,8 @@ def _watch(
 
     ``told`` is what the service manager was told of what decides.
     """
-    known, refused, left_out, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), 0
+    known = refused = ""
+    counters: Mapping[str, int] = {}
     attached: list[Path] | None = followed.here()
     asked_s, counted_s, followed_s = 0.0, time.monotonic(), 0.0
     watchdog = Watchdog(lambda: supervisor.loop.ticks())
@@ -275,10 +276,8 @@ def _watch(
                     log.error("cgroups lost", problem=problem)
             if time.monotonic() - counted_s >= COUNTERS_S:
                 counted_s = time.monotonic()
-                counters = supervisor.loop.counters()
-                left_out = _log_left_out(counters, left_out)
-                if adopted != (adopted := counters.get("flows_adopted", 0)):
-                    log.info("took over flows that were open", flows=adopted)
+                before, counters = counters, supervisor.loop.counters()
+                _log_counters(counters, before)
         except (DaemonError, TimeoutError):  # hangs or has just died; the next look tells
             continue
         except (ValueError, LookupError, TypeError) as error:  # what the decision process raised
@@ -321,9 +320,10 @@ def _follow(
     return mine, refused
 
 
-def _log_left_out(counters: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Logs what the kernel side had to leave out since the last look; returns the counts."""
-    now = {name: counters.get(name, 0) for name in LEFT_OUT}
-    if more := {name: count for name, count in now.items() if count > before[name]}:
+def _log_counters(now: Mapping[str, int], before: Mapping[str, int]) -> None:
+    """Logs what the kernel side had to leave out, and took over, since the last look."""
+    grown = {name: count for name, count in now.items() if count > before.get(name, 0)}
+    if more := {name: grown[name] for name in LEFT_OUT if name in grown}:
         log.warning("the kernel side left something out", **more)
-    return now
+    if "flows_adopted" in grown:
+        log.info("took over flows that were open", flows=grown["flows_adopted"])

@@ -21,6 +21,7 @@ from reinet.daemon import serve
 from reinet.daemon.log_lines import LINES, PLACES, LogLines
 from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.processes import child
+from reinet.kshim.fake import COUNTERS
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
@@ -252,3 +253,15 @@ def test_the_watchdog_is_fed_while_processes_are_started_anew(
     with pytest.raises(DaemonError, match="told to stop"):
         serve._watch(cast(Any, supervisor), cast(Any, wake), cast(Any, followed), cast(Any, None), "")
     assert signs == [b"WATCHDOG=1"] * 25
+
+
+def test_what_the_kernel_side_left_out_is_told_when_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, object]] = []
+    for level in ("warning", "info"):
+        monkeypatch.setattr(serve.log, level, lambda _event, **more: told.append(more))
+    first = dict.fromkeys(COUNTERS, 0) | {"records_lost": 3, "flows_chosen": 9}
+    serve._log_counters(first, {})
+    serve._log_counters(first, first)
+    serve._log_counters(first | {"records_lost": 4, "leases_too_long": 1, "flows_adopted": 2}, first)
+    assert told == [{"records_lost": 3}, {"leases_too_long": 1, "records_lost": 4}, {"flows": 2}]
+    assert set(serve.LEFT_OUT) <= set(COUNTERS)
