@@ -39,9 +39,8 @@ _DONE, _ERROR = 3, 2
 _OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11  # all in which data may still be sent
 _CGROUP_ID = 21  # INET_DIAG_CGROUP_ID, since 5.8
 _HEADER = struct.Struct("=IHHII")
-_MESSAGE = struct.Struct("=BBBB")
 _PORTS = struct.Struct("!HH")
-_COOKIE = struct.Struct("=Q")
+_U64 = struct.Struct("=Q")
 _ATTRIBUTE = struct.Struct("=HH")
 _MESSAGE_BYTES, _COOKIE_AT = 72, 44
 
@@ -104,7 +103,7 @@ class KernelSockets:
                     return False
                 if kind == _ERROR:
                     raise OSError(-struct.unpack_from("=i", buffer, begin)[0], "sock_diag")
-                (cookie,) = _COOKIE.unpack_from(buffer, begin + _COOKIE_AT)
+                (cookie,) = _U64.unpack_from(buffer, begin + _COOKIE_AT)
                 known = wanted is None or cookie in wanted
                 found[cookie] = _socket(buffer, begin, start + size) if known else None
             start += (size + 3) & ~3
@@ -113,18 +112,17 @@ class KernelSockets:
 
 def _socket(buffer: bytes, start: int, end: int) -> Socket:
     """Returns what a ``struct inet_diag_msg`` and its attributes say."""
-    family = _MESSAGE.unpack_from(buffer, start)[0]
+    family = buffer[start]
     local_port, _ = _PORTS.unpack_from(buffer, start + 4)
-    raw = buffer[start + 24 : start + (28 if family == socket.AF_INET else 40)]
-    peer = ip_address(raw)
+    peer = ip_address(buffer[start + 24 : start + (28 if family == socket.AF_INET else 40)])
     if isinstance(peer, IPv6Address) and peer.ipv4_mapped is not None:
         peer = peer.ipv4_mapped
-    (cookie,) = _COOKIE.unpack_from(buffer, start + _COOKIE_AT)
+    (cookie,) = _U64.unpack_from(buffer, start + _COOKIE_AT)
     cgroup_id, at = 0, start + _MESSAGE_BYTES
     while at + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(buffer, at)
         if kind == _CGROUP_ID:
-            (cgroup_id,) = _COOKIE.unpack_from(buffer, at + 4)
+            (cgroup_id,) = _U64.unpack_from(buffer, at + 4)
         at += max((length + 3) & ~3, 4)
     return Socket(cookie, local_port, peer, cgroup_id)
 

@@ -96,6 +96,7 @@ def why(flow: FlowArgument, socket: SocketOption = None, json_destination: JsonO
     with control_client(socket) as client:
         report = client.why(flow)
     decided = report.decided_age_s >= 0
+    asked = report.HasField("wanted_pkts") and report.wanted_pkts != NO_NUMBER
     found: dict[str, Any] = {
         "cookie": flow,
         "cap_pkts": report.cap_pkts,
@@ -108,7 +109,7 @@ def why(flow: FlowArgument, socket: SocketOption = None, json_destination: JsonO
         "rule_pkts": report.rule_pkts,
         "head": report.head,
         "action": _finite(report.action) if report.HasField("action") else None,
-        "wanted_pkts": report.wanted_pkts if _is_number(report) else None,
+        "wanted_pkts": report.wanted_pkts if asked else None,
         "feature_set": report.feature_set,
         "state": _state_rows(report),
         "records": [_record_row(record) for record in report.records],
@@ -116,10 +117,6 @@ def why(flow: FlowArgument, socket: SocketOption = None, json_destination: JsonO
     write_json(json_destination, found)
     if json_destination != "-":
         _show(found, report)
-
-
-def _is_number(report: "control_pb2.WhyReply") -> bool:
-    return report.HasField("wanted_pkts") and report.wanted_pkts != NO_NUMBER
 
 
 def _show(found: Mapping[str, Any], report: "control_pb2.WhyReply") -> None:
@@ -151,9 +148,10 @@ def _ago(place: int) -> str:
 
 def _said(found: Mapping[str, Any], report: "control_pb2.WhyReply") -> str:
     rule = f"the hand rule's product {report.rule_pkts:.1f} packets"
-    wanted = f"asked for {report.wanted_pkts} packets" if found["wanted_pkts"] else "asked for no cap"
-    if found["wanted_pkts"] is None:
+    if (wanted_pkts := found["wanted_pkts"]) is None:
         wanted = "computed no number"
+    else:
+        wanted = f"asked for {wanted_pkts} packets" if wanted_pkts else "asked for no cap"
     action = f"action {report.action:+.4f} (head {report.head}), " if report.HasField("action") else ""
     return f"{action}{rule}, {wanted}"
 
