@@ -5,7 +5,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from reinet.core.errors import ConfigError
@@ -56,8 +56,6 @@ class Settings:
     """Of the memory in which processes add up what they come to, ``sums.Sums.path``."""
     records: Path | None = None
     """FlowStats records are appended as they come."""
-    own: dict[str, str] = field(default_factory=dict)
-    """Further variables of the command's environment."""
 
     def text(self) -> str:
         """Returns the value of ENVIRONMENT. Raises ConfigError for a path that it cannot carry."""
@@ -75,7 +73,7 @@ class Settings:
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of the command: this process's, the preload and what it reads."""
-        return {**os.environ, **self.own, **self.variables()}
+        return {**os.environ, **self.variables()}
 
     def variables(self) -> dict[str, str]:
         """Returns what of it is the gate's: the preload and what that reads."""

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 package reinet.alcc;
 
-import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;

@@ -58,7 +58,6 @@ class Measure {
     return period_.restarted != 0;
   }
 
-  const VirtualCubic& window() const { return window_; }
   // What was delivered between the latest two looks.
   std::uint64_t came_bytes() const { return reinet_growth(look_.delivered_bytes, before_.delivered_bytes); }
 

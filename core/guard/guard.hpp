@@ -146,8 +146,6 @@ class GuardBank {
 
   void forget(std::size_t slot, std::uint64_t cookie) { by_slot_.forget(slot, cookie); }
 
-  const GuardRules& rules() const { return rules_; }
-
  private:
   GuardRules rules_for(bool aims_at_target) const {
     GuardRules rules = rules_;

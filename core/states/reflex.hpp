@@ -132,7 +132,7 @@ class Reflex {
   TargetLine target_;
   Peers* peers_ = nullptr;
   std::vector<std::uint64_t> owners_;  // by slot; 0 = nobody
-  std::mutex lock_;
+  std::mutex lock_;                    // for show(); all else is called by the loop alone
 };
 
 }  // namespace reinet
