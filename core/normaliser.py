@@ -10,7 +10,7 @@ import numpy.typing as npt
 from reinet.core import _core
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.features import DEFAULT_FEATURE_SET, STATISTICS, FeatureSet, feature_set_named
-from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
+from reinet.core.records import FlowStatsArray, as_bytes
 
 MOST_VALUE = sys.float_info.max
 """A manifest's integers have any size, and a larger one is no float."""
@@ -55,7 +55,7 @@ class Normaliser:
 
     def observe(self, stats: FlowStatsArray) -> None:
         """Adds FlowStats records, in order; those without an RTT sample are passed over."""
-        _core.observe(self.feature_set.number, self.table, as_bytes(stats, FLOW_STATS_DTYPE))
+        _core.observe(self.feature_set.number, self.table, as_bytes(stats))
 
     def merge(self, other: "Normaliser") -> None:
         """Adds what the other has seen, as if it had been observed here."""

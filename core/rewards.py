@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reinet.core import _core
 from reinet.core.errors import ConfigError
-from reinet.core.records import FLOW_STATS_DTYPE, OPPORTUNITY_BYTES, FlowStatsArray, as_bytes
+from reinet.core.records import OPPORTUNITY_BYTES, FlowStatsArray, as_bytes
 
 REWARDS: tuple[str, ...] = tuple(_core.REWARD_NAMES)
 """``deepcc``: the paper's. ``regret``: capacity left unused, and delay."""
@@ -50,12 +50,12 @@ def delay_ratios(stats: FlowStatsArray) -> npt.NDArray[np.float64]:
     The least room that a target may leave, a tenth of the minimum RTT, guards the denominator.
     """
     ratios = np.empty(len(stats), np.float64)
-    _core.delay_ratios(as_bytes(stats, FLOW_STATS_DTYPE), ratios)
+    _core.delay_ratios(as_bytes(stats), ratios)
     return ratios
 
 
 def delay_rooms_us(stats: FlowStatsArray) -> npt.NDArray[np.float64]:
     """Returns the queueing delay that the target allows, at least a tenth of the minimum RTT, of N records (N,)."""
     rooms_us = np.empty(len(stats), np.float64)
-    _core.delay_rooms_us(as_bytes(stats, FLOW_STATS_DTYPE), rooms_us)
+    _core.delay_rooms_us(as_bytes(stats), rooms_us)
     return rooms_us

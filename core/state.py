@@ -10,7 +10,7 @@ from reinet.core import _core
 from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named
 from reinet.core.normaliser import Normaliser
-from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
+from reinet.core.records import FlowStatsArray, as_bytes
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, Offers, reward_index
 
 
@@ -112,7 +112,7 @@ class StateBank:
             np.empty(count, np.float32), np.empty(count, np.bool_), np.empty(count, np.bool_),
         )  # fmt: skip
         self.core.update(
-            index, as_bytes(stats, FLOW_STATS_DTYPE),
+            index, as_bytes(stats),
             _NO_OFFERS if offers is None else np.stack([offers.bytes, offers.unit_bytes], axis=1),
             batch.states, batch.rewards, batch.rule_pkts, batch.decided.view(np.uint8),
             batch.may_cap.view(np.uint8),

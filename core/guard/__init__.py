@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import _core
-from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
+from reinet.core.records import FlowStatsArray, as_bytes
 from reinet.core.states.caps import MAX_CAP_PKTS
 
 FOREIGN_ROUNDS: float = _core.FOREIGN_ROUNDS
@@ -56,7 +56,7 @@ class Guard:
 
     def see(self, stats: FlowStatsArray, aims_at_target: bool = False) -> None:
         """Takes N records with RTT samples on which nobody decides, as later ones of their flows are there by now."""
-        self.core.see(as_bytes(stats, FLOW_STATS_DTYPE), aims_at_target)
+        self.core.see(as_bytes(stats), aims_at_target)
 
     def judge(
         self,
@@ -73,7 +73,7 @@ class Guard:
         """
         caps_pkts, verdicts = np.empty(len(stats), np.uint32), np.empty(len(stats), VERDICT_DTYPE)
         self.core.judge(
-            as_bytes(stats, FLOW_STATS_DTYPE),
+            as_bytes(stats),
             np.ascontiguousarray(wanted_pkts),
             np.ascontiguousarray(may_cap).view(np.uint8),
             aims_at_target,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import _core
-from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
+from reinet.core.records import FlowStatsArray, as_bytes
 
 
 def peer_of(address: str) -> int:
@@ -27,7 +27,7 @@ class Peers:
         That is ``peer_delivered_bytes``, the flag COMPANY, and in ``min_rtt_us`` the minimum RTT of another flow that
         waits in the same queue. Nobody else may have seen the records before.
         """
-        self.core.annotate(as_bytes(records, FLOW_STATS_DTYPE))
+        self.core.annotate(as_bytes(records))
 
     def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended; a socket that connects anew is another flow of that name."""

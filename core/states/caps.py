@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from reinet.core import _core
 from reinet.core.features import head_index
-from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
+from reinet.core.records import FlowStatsArray, as_bytes
 
 MAX_CAP_PKTS: int = _core.MAX_CAP_PKTS
 """No cap lies above this, the paper's ceiling: 480 Mbit/s at an RTT of 1 s."""
@@ -62,7 +62,7 @@ def calm_caps(
     """
     caps_pkts = np.empty(len(stats), np.uint32)
     wanted = np.ascontiguousarray(wanted_pkts, np.uint32)
-    _core.calm_caps(wanted, as_bytes(stats, FLOW_STATS_DTYPE), calm_rtts, ceiling_pkts, caps_pkts)
+    _core.calm_caps(wanted, as_bytes(stats), calm_rtts, ceiling_pkts, caps_pkts)
     return caps_pkts
 
 
@@ -80,7 +80,7 @@ def learned_caps(
     """
     caps_pkts = np.empty(len(actions), np.uint32)
     _core.learned_caps(
-        head_index(head), actions, as_bytes(stats, FLOW_STATS_DTYPE), np.ascontiguousarray(rule_pkts, np.float32),
+        head_index(head), actions, as_bytes(stats), np.ascontiguousarray(rule_pkts, np.float32),
         calm_rtts, ceiling_pkts, caps_pkts,
     )  # fmt: skip
     return caps_pkts

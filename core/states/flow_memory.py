@@ -36,7 +36,7 @@ class FlowMemory:
 
         Raises ValueError for a row that is not there.
         """
-        self._core.record(np.ascontiguousarray(rows, np.int64), as_bytes(stats, FLOW_STATS_DTYPE))
+        self._core.record(np.ascontiguousarray(rows, np.int64), as_bytes(stats))
 
     def decide(
         self,
@@ -48,7 +48,7 @@ class FlowMemory:
         """Counts decisions on N records, whose caps were stored then (N,); verdicts as of ``Guard.judge``."""
         self._core.decide(
             np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(stored_ns),
-            as_bytes(stats, FLOW_STATS_DTYPE), verdict_bytes(verdicts),
+            as_bytes(stats), verdict_bytes(verdicts),
         )  # fmt: skip
 
     def seen(self, row: int, cookie: int) -> tuple[FlowStatsArray, int]:

@@ -10,7 +10,7 @@ from reinet.core import _core
 from reinet.core.features import head_index
 from reinet.core.guard import VERDICT_DTYPE, Guard, verdict_bytes
 from reinet.core.peers import Peers
-from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
+from reinet.core.records import FlowStatsArray, as_bytes
 from reinet.core.state import StateBank
 
 ANSWER_NONE: int = _core.ANSWER_NONE
@@ -75,7 +75,7 @@ class Reflex:
         done = Answered(
             records, np.empty(count, VERDICT_DTYPE), np.empty(count, np.uint8), np.full(count, now_ns, np.uint64)
         )
-        self.core.answer(as_bytes(records, FLOW_STATS_DTYPE), now_ns, verdict_bytes(done.verdicts), done.answers)
+        self.core.answer(as_bytes(records), now_ns, verdict_bytes(done.verdicts), done.answers)
         return done
 
     def show(self, slot: int) -> tuple[npt.NDArray[np.float32], float]:

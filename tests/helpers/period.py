@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import FLOW_STATS_DTYPE, PeriodConfig
-from reinet.core.records import Flag, as_bytes, empty_stats
+from reinet.core.records import ACK_DTYPE, Flag, as_bytes, empty_stats
 from reinet.envs.sim import _driven
 
 SILENT = int(Flag.NO_SAMPLE | Flag.SILENCE)
@@ -21,7 +21,7 @@ class PeriodTracker:
     def on_acks(self, acks: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         """Take ACKs (ACK_DTYPE, shape (N,)) in order; return the records they cause (FLOW_STATS_DTYPE, shape (M,))."""
         records = empty_stats(len(acks))
-        return records[: self._core.on_acks(as_bytes(acks), _writable(records))]
+        return records[: self._core.on_acks(as_bytes(acks, ACK_DTYPE), _writable(records))]
 
     def on_tick(self, now_ns: int, outstanding: bool) -> npt.NDArray[np.void]:
         """Take the time; return one record if data is outstanding and the silence has lasted, else none."""
