@@ -17,16 +17,6 @@
 
 namespace reinet::alcc {
 
-inline std::uint64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
-}
-
-inline timespec timespec_of(std::uint64_t ns) {
-  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-}
-
 // Waits while the word has that value. Without a timeout the kernel restarts the call after handlers that ask for it
 // (SA_RESTART), as it restarts a write; with one it never does, which is also what it does to a write with SO_SNDTIMEO.
 inline long futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, const timespec* timeout) {

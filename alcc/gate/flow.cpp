@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "alcc/base/clock.hpp"
 #include "alcc/base/futex.hpp"
 #include "alcc/gate/process.hpp"
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 
+#include "alcc/base/clock.hpp"
 #include "alcc/base/futex.hpp"
 #include "alcc/gate/process.hpp"
 
@@ -160,8 +161,7 @@ void Pacer::wait(std::unique_lock<Lock>& guard, std::uint64_t due_ns) {
   const std::uint32_t seen = changes_;
   waits_ = true;
   guard.unlock();
-  const std::uint64_t now = now_ns();
-  const timespec left = timespec_of(due_ns > now ? due_ns - now : 0);
+  const timespec left = timespec_of(ns_until(due_ns));
   futex_wait(changes_, seen, due_ns ? &left : nullptr);
   guard.lock();
   waits_ = false;

@@ -23,6 +23,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "alcc/base/clock.hpp"
 #include "alcc/base/futex.hpp"
 #include "alcc/gate/process.hpp"
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "alcc/base/clock.hpp"
 #include "alcc/gate/passage.hpp"
 #include "alcc/reinet_alcc.h"
 
@@ -68,8 +69,7 @@ REINET_EXPORT int reinet_alcc_wait(int fd, int timeout_ms) {
       timeout_ms < 0 ? kUnlimited : now_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000;
   while (true) {
     const Flow* flow = process().table.known_flow(fd);
-    const std::uint64_t now = now_ns();
-    const std::uint64_t left_ns = end_ns > now ? end_ns - now : 0;
+    const std::uint64_t left_ns = ns_until(end_ns);
     const bool closed = flow && process().is_here() && flow->armed.load();
     const std::uint64_t slice_ns = closed ? std::min(left_ns, flow->tick_ns.load()) : left_ns;
     const timespec slice = timespec_of(slice_ns);

@@ -14,6 +14,8 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,7 +24,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "alcc/base/futex.hpp"
+#include "alcc/base/clock.hpp"
 #include "alcc/base/real.hpp"
 #include "alcc/gate/process.hpp"
 #include "alcc/preload/forget.hpp"
@@ -96,8 +98,7 @@ constexpr int kOpened = -2;
 template <class Wait, class Opened>
 int in_slices(std::uint64_t end_ns, std::uint64_t slice_ns, Wait&& wait, Opened&& opened) {
   while (true) {
-    const std::uint64_t now = now_ns();
-    const std::uint64_t left_ns = end_ns > now ? end_ns - now : 0;
+    const std::uint64_t left_ns = ns_until(end_ns);
     const timespec slice = timespec_of(std::min(left_ns, slice_ns));
     const int result = wait(slice);
     if (result != 0) return result;
@@ -122,8 +123,7 @@ int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* 
       slice_ns = std::min(slice_ns, flow->tick_ns.load(std::memory_order_relaxed));
     }
     if (closed.empty()) {
-      const std::uint64_t now = now_ns();
-      const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+      const timespec left = timespec_of(ns_until(end_ns));
       const Outside outside;
       return real_ppoll.get()(fds, count, end_ns == kUnlimited ? nullptr : &left, signals.mask());
     }
@@ -238,8 +238,7 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
       slice_ns = std::min(slice_ns, flow->tick_ns.load(std::memory_order_relaxed));
     }
     if (closed.empty()) {
-      const std::uint64_t now = now_ns();
-      const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+      const timespec left = timespec_of(ns_until(end_ns));
       return wait(asked, end_ns == kUnlimited ? nullptr : &left);
     }
     const int result = in_slices(
@@ -324,8 +323,7 @@ REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, t
     const std::uint64_t end_ns = timeout ? end_of(*timeout) : kUnlimited;
     const int result = gated_select(count, read, write, except, end_ns, nullptr);
     if (timeout) {  // Linux tells what is left
-      const std::uint64_t now = now_ns();
-      const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+      const timespec left = timespec_of(ns_until(end_ns));
       *timeout = {left.tv_sec, left.tv_nsec / 1000};
     }
     return result;

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "alcc/udp/clock.hpp"
+#include "alcc/base/clock.hpp"
 
 namespace reinet::alcc {
 
@@ -56,7 +56,7 @@ bool UdpReceiver::step(Us most_us) {
     const Us due_us = std::min(until_us, heard_us_ + (done() ? kLingerUs : kSilentUs));
     pollfd waiting{fd_, POLLIN, 0};
     const Us wait_us = std::max(due_us, now) - now;
-    const timespec wait{static_cast<time_t>(wait_us / 1'000'000), static_cast<long>(wait_us % 1'000'000 * 1000)};
+    const timespec wait = timespec_of(1000 * wait_us);
     if (ppoll(&waiting, 1, &wait, nullptr) < 0 && errno == EINTR) return false;
   }
   return !failure_.empty();

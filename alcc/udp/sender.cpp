@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "alcc/udp/clock.hpp"
+#include "alcc/base/clock.hpp"
 
 namespace reinet::alcc {
 
@@ -77,7 +77,7 @@ bool UdpSender::step(Us most_us) {
     if (now >= until_us) return false;
     const Us wait_us = more ? 0 : std::min(std::max(wake_us(), now), until_us) - now;
     pollfd waiting{fd_, static_cast<short>(POLLIN | (blocked_ ? POLLOUT : 0)), 0};
-    const timespec wait{static_cast<time_t>(wait_us / 1'000'000), static_cast<long>(wait_us % 1'000'000 * 1000)};
+    const timespec wait = timespec_of(1000 * wait_us);
     if (ppoll(&waiting, 1, &wait, nullptr) < 0 && errno == EINTR) return false;
     blocked_ = blocked_ && !(waiting.revents & POLLOUT);
   }
