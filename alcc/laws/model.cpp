@@ -77,8 +77,6 @@ class Bytes {
 
 }  // namespace
 
-reinet_period_config period_of(const Model& model) { return model.period; }
-
 std::shared_ptr<const Model> parse_model(std::string_view text) {
   const std::string content = base64(text);
   Bytes bytes(content);

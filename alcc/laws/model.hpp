@@ -34,7 +34,6 @@ struct Model {
 
 // Returns the model that the text holds, null where it holds none that fits this program.
 std::shared_ptr<const Model> parse_model(std::string_view text);
-reinet_period_config period_of(const Model& model);
 
 }  // namespace reinet::alcc
 
