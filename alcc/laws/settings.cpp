@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <system_error>
 
@@ -17,7 +18,8 @@ namespace {
 std::optional<double> number(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !(value >= 0)) return std::nullopt;
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= 0 && std::isfinite(value)))
+    return std::nullopt;
   return value;
 }
 
@@ -30,6 +32,11 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     if (at == std::string_view::npos) return parts;
     text.remove_prefix(at + 1);
   }
+}
+
+bool flag(std::string_view text, bool& value) {
+  value = text == "1";
+  return value || text == "0";
 }
 
 bool law(std::string_view text, Settings& settings) {
@@ -66,7 +73,7 @@ bool target(std::string_view text, Settings& settings) {
   const auto parts = split(text, ':');
   if (parts.size() != 2) return false;
   const auto min_rtts = number(parts[0]), extra_us = number(parts[1]);
-  if (!min_rtts || !extra_us) return false;
+  if (!min_rtts || !extra_us || *extra_us > ~0U) return false;
   settings.target_min_rtts = *min_rtts;
   settings.target_extra_us = static_cast<std::uint32_t>(*extra_us);
   return true;
@@ -97,11 +104,11 @@ std::optional<Settings> parse_settings(std::string_view text) {
     else if (key == "ports")
       good = ports(value, settings);
     else if (key == "shadow")
-      settings.shadow = value == "1";
+      good = flag(value, settings.shadow);
     else if (key == "always")
-      settings.always = value == "1";
+      good = flag(value, settings.always);
     else if (key == "no_io_uring")
-      settings.no_io_uring = value == "1";
+      good = flag(value, settings.no_io_uring);
     else if (key == "daemon")
       settings.daemon = value;
     else if (key == "report")

@@ -7,9 +7,9 @@
 //   daemon   PATH                              the socket of the daemon that decides
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
 //   ports    80,443                            only connections with one of these at either end; all without the key
-//   shadow   1                                 decide, count and gate nothing
-//   always   1                                 cap before a queue was seen too: for tests and measurements
-//   no_io_uring 1                               the C library's syscall() makes none
+//   shadow   0 | 1                             decide, count and gate nothing
+//   always   0 | 1                             cap before a queue was seen too: for tests and measurements
+//   no_io_uring 0 | 1                           the C library's syscall() makes none
 //   report   PATH                              the memory for the sums of processes (alcc/gate/sums.hpp)
 //   records  PATH                              FlowStats records, as they come, are appended
 #ifndef REINET_ALCC_SETTINGS_HPP
