@@ -133,11 +133,7 @@ void UdpSender::take_ack(const AckHeader& ack, Us now) {
     if (stage_ == Stage::sending) counts_.acked_in_time_bytes = counts_.acked_bytes;
   }
   for (; !acked_.empty() && acked_.front(); ++first_chunk_) acked_.pop_front();
-  flight_.acknowledge(ack.number, [&](const Packet& lost) {
-    ++counts_.lost_pkts;
-    unsent_again_.push_back(lost.chunk);
-    law_->lost(lost.sent_us);
-  });
+  flight_.acknowledge(ack.number, [&](const Packet& packet) { lose(packet); });
   law_->acked(now, static_cast<std::int32_t>(std::min<Us>(rtt_us, kSilentUs)));
 }
 
@@ -145,24 +141,22 @@ void UdpSender::on_timers(Us now) {
   law_->on_timer(now);
   if (law_->timeout_us() > now) return;
   ++counts_.timeouts;
-  flight_.time_out(now - std::min(now, law_->given_up_after_us()), [&](const Packet& lost) {
-    ++counts_.lost_pkts;
-    unsent_again_.push_back(lost.chunk);
-    law_->lost(lost.sent_us);
-  });
+  flight_.time_out(now - std::min(now, law_->given_up_after_us()), [&](const Packet& packet) { lose(packet); });
   law_->time_out(now);
+}
+
+void UdpSender::lose(const Packet& packet) {
+  ++counts_.lost_pkts;
+  unsent_again_.push_back(packet.chunk);
+  law_->lost(packet.sent_us);
 }
 
 void UdpSender::advance_stage(Us now) {
   if (stage_ == Stage::failed || stage_ == Stage::done) return;
-  const std::uint64_t next = first_chunk_ + acked_.size();
-  const bool all_sent = !source_.endless && next * payload_bytes_ >= source_.size_bytes;
-  if (stage_ == Stage::sending && (now >= deadline_us_ || all_sent)) {
-    if (now >= deadline_us_ || all_acked()) {
-      counts_.sending_us = std::min(now, deadline_us_) - start_us_;
-      stage_ = Stage::draining;
-      drain_until_us_ = now + kDrainUs;
-    }
+  if (stage_ == Stage::sending && (now >= deadline_us_ || (all_sent() && all_acked()))) {
+    counts_.sending_us = std::min(now, deadline_us_) - start_us_;
+    stage_ = Stage::draining;
+    drain_until_us_ = now + kDrainUs;
   }
   if (stage_ == Stage::draining && all_acked()) {
     stage_ = Stage::ending;
@@ -202,9 +196,8 @@ bool UdpSender::next_chunk(std::uint64_t& chunk, Us now) {
     unsent_again_.pop_front();
     if (chunk >= first_chunk_ && !acked_[chunk - first_chunk_]) return true;  // else its ACK came late
   }
-  chunk = first_chunk_ + acked_.size();
-  if (stage_ != Stage::sending || now >= deadline_us_) return false;
-  if (!source_.endless && chunk * payload_bytes_ >= source_.size_bytes) return false;
+  chunk = new_chunk();
+  if (stage_ != Stage::sending || now >= deadline_us_ || all_sent()) return false;
   if ((acked_.size() + 1) * payload_bytes_ > kMostAheadBytes) return false;
   acked_.push_back(false);
   return true;
@@ -275,7 +268,7 @@ std::uint64_t UdpSender::chunk_bytes(std::uint64_t chunk) const {
 }
 
 std::uint64_t UdpSender::end_bytes() const {
-  const std::uint64_t sent = (first_chunk_ + acked_.size()) * payload_bytes_;
+  const std::uint64_t sent = new_chunk() * payload_bytes_;
   return source_.endless ? sent : std::min(sent, source_.size_bytes);
 }
 

@@ -83,6 +83,7 @@ class UdpSender {
   void take_acks(Us now_us);
   void take_ack(const AckHeader& ack, Us now_us);
   void on_timers(Us now_us);
+  void lose(const Packet& packet);
   void advance_stage(Us now_us);
   bool transmit(Us now_us);
   bool next_chunk(std::uint64_t& chunk, Us now_us);
@@ -94,6 +95,8 @@ class UdpSender {
   std::uint64_t chunk_bytes(std::uint64_t chunk) const;
   std::uint64_t end_bytes() const;
   std::uint64_t new_mark();
+  std::uint64_t new_chunk() const { return first_chunk_ + acked_.size(); }  // the first that was never sent
+  bool all_sent() const { return !source_.endless && new_chunk() * payload_bytes_ >= source_.size_bytes; }
   bool all_acked() const { return acked_.empty() && unsent_again_.empty(); }
 
   int fd_;
