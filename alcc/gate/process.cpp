@@ -121,6 +121,11 @@ Process* make() {
   return p;
 }
 
+[[gnu::constructor]] void begin() {
+  process();
+  await_end_of_main_thread();
+}
+
 }  // namespace
 
 Process& process() {
@@ -184,14 +189,5 @@ void Process::end_fork(bool in_child) {
   give_locks_back();
   pacer.resume();
 }
-
-namespace {
-
-[[gnu::constructor]] void begin() {
-  process();
-  await_end_of_main_thread();
-}
-
-}  // namespace
 
 }  // namespace reinet::alcc
