@@ -38,12 +38,33 @@ class LatestRates {
   std::array<std::uint64_t, kRulePeriods> rates_{};
 };
 
-// ---- deepcc-5x20: the state of the DeepCC paper
-
-struct DeepCcSet {
-  static constexpr const char* kName = "deepcc-5x20";
+// What DeepCC's sets have in common. They are one reward's, too: it takes the statistics of kInputs.
+struct OfDeepCc {
   static constexpr int kVersion = 1;
   static constexpr std::size_t kHistory = 20;
+  static constexpr auto kInputs = kDeepCcInputs;
+  static constexpr const char* kRule = "max delivery rate of the last 10 periods x min RTT / mss";
+  static auto inputs_of(const reinet_flow_stats& s) { return deepcc_inputs(s); }
+
+  float rule_pkts = 0.0F;
+
+  std::size_t heap_bytes() const { return 0; }
+
+ protected:
+  DeepCcQuantities take(const reinet_flow_stats& s, const Normaliser& normalise) {
+    rule_pkts = rates_.rule_pkts(s);
+    return memory_.update(s, normalise);
+  }
+
+ private:
+  DeepCcMemory memory_;
+  LatestRates rates_;
+};
+
+// ---- deepcc-5x20: the state of the DeepCC paper
+
+struct DeepCcSet : OfDeepCc {
+  static constexpr const char* kName = "deepcc-5x20";
   static constexpr const char* kTerms =
       "x~ is x less the smallest value seen in training, in standard deviations; delay = mean RTT - min RTT + 21 ms, "
       "rho = delay~ / (target - min RTT + 21 ms)~, both with the delay's statistics, k = 1 while the mean of the two "
@@ -55,24 +76,12 @@ struct DeepCcSet {
       {"rate", "sd", 0.0F, kDeepCcLimit, "k x delivery rate~"},
       {"cwnd", "sd", 0.0F, kDeepCcLimit, "cwnd~"},
   }};
-  static constexpr auto kInputs = kDeepCcInputs;
-  static constexpr const char* kRule = "max delivery rate of the last 10 periods x min RTT / mss";
-  static auto inputs_of(const reinet_flow_stats& s) { return deepcc_inputs(s); }
-
-  float rule_pkts = 0.0F;
 
   std::array<double, kFeatures.size()> update(const reinet_flow_stats& s, const Normaliser& normalise) {
-    const DeepCcQuantities q = memory_.update(s, normalise);
-    rule_pkts = rates_.rule_pkts(s);
+    const DeepCcQuantities q = take(s, normalise);
     if (q.on_target) return {0.0, 1.0 - q.rho, q.samples, q.rate, q.cwnd};
     return {q.rho, 0.0, 0.0, 0.0, q.cwnd};
   }
-
-  std::size_t heap_bytes() const { return 0; }
-
- private:
-  DeepCcMemory memory_;
-  LatestRates rates_;
 };
 
 // ---- deepcc-5x1: the same without history; deepcc-4x20: without the filter kernel. To measure what each brings.
@@ -82,10 +91,8 @@ struct DeepCcLatestSet : DeepCcSet {
   static constexpr std::size_t kHistory = 1;
 };
 
-struct DeepCcUnfilteredSet {
+struct DeepCcUnfilteredSet : OfDeepCc {
   static constexpr const char* kName = "deepcc-4x20";
-  static constexpr int kVersion = 1;
-  static constexpr std::size_t kHistory = 20;
   static constexpr const char* kTerms =
       "x~ is x less the smallest value seen in training, in standard deviations; delay = mean RTT - min RTT + 21 ms, "
       "rho = delay~ / (target - min RTT + 21 ms)~, both with the delay's statistics";
@@ -95,23 +102,11 @@ struct DeepCcUnfilteredSet {
       {"rate", "sd", 0.0F, kDeepCcLimit, "delivery rate~"},
       {"cwnd", "sd", 0.0F, kDeepCcLimit, "cwnd~"},
   }};
-  static constexpr auto kInputs = kDeepCcInputs;
-  static constexpr const char* kRule = DeepCcSet::kRule;
-  static auto inputs_of(const reinet_flow_stats& s) { return deepcc_inputs(s); }
-
-  float rule_pkts = 0.0F;
 
   std::array<double, kFeatures.size()> update(const reinet_flow_stats& s, const Normaliser& normalise) {
-    const DeepCcQuantities q = memory_.update(s, normalise);
-    rule_pkts = rates_.rule_pkts(s);
+    const DeepCcQuantities q = take(s, normalise);
     return {q.rho, q.samples, q.rate, q.cwnd};
   }
-
-  std::size_t heap_bytes() const { return 0; }
-
- private:
-  DeepCcMemory memory_;
-  LatestRates rates_;
 };
 
 // ---- scalefree-5x20: ratios and logarithms, which mean the same on every path and need no statistics

@@ -169,9 +169,9 @@ inline const FeatureSet& feature_set_at(std::size_t number) {
 // The paper's reward uses the statistics that its features use; beside features without them, the typical ones.
 inline StateConfig state_config(const FeatureSet& set, const NormaliserTable& table, RewardKind reward,
                                 double delay_weight, double room_beyond_us) {
-  const bool has_its_inputs = set.inputs.data() == DeepCcSet::kInputs.data();
+  const bool has_its_inputs = set.inputs.data() == OfDeepCc::kInputs.data();
   return {Normaliser(table),
-          {reward, delay_weight, Normaliser(has_its_inputs ? table : typical_table(DeepCcSet::kInputs))},
+          {reward, delay_weight, Normaliser(has_its_inputs ? table : typical_table(kDeepCcInputs))},
           room_beyond_us};
 }
 

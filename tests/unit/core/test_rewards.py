@@ -116,6 +116,20 @@ def test_the_papers_reward_takes_typical_statistics_where_the_set_has_none() -> 
     assert np.array_equal(StateBank(1, "scalefree-5x20").update(rows, stats).rewards, expected)
 
 
+def test_the_papers_reward_is_the_same_whatever_of_its_inputs_a_set_shows() -> None:
+    """Beside deepcc-4x20 it took the typical statistics, so that trainings without the filter had another reward."""
+    stats = records(*[(100 + 40 * i, 40, 20, 10 + i, 0) for i in range(5)])
+    stats["rtt_mean_us"] = 30_000 + 2000 * np.arange(5)
+    stats["delivery_rate_bytes_per_s"], stats["cwnd_pkts"] = 700_000 + 1000 * np.arange(5), 40 + np.arange(5)
+    earned = []
+    for name in ("deepcc-5x20", "deepcc-5x1", "deepcc-4x20"):
+        normaliser = Normaliser(name)
+        normaliser.observe(stats)
+        earned.append(StateBank(1, name, normaliser).update(np.zeros(5, np.int32), stats).rewards)
+    assert np.abs(earned[0]).max() > 0
+    assert np.array_equal(earned, [earned[0]] * 3)
+
+
 def test_rewards_are_chosen_by_name() -> None:
     assert REWARDS == ("deepcc", "regret", "regret-linear")
     with pytest.raises(ConfigError, match="there is no reward 'profit'; choose one of deepcc, regret, regret-linear"):
