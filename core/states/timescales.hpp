@@ -25,10 +25,9 @@ struct TimescaleSet {
   static constexpr std::size_t kHistory = 1;
   static constexpr const char* kTerms =
       "rho(x) = (x - min RTT) / max(target - min RTT, 0.1 x min RTT), cost(x) = log(1 + 4 rho(x)) / log 5; RTT_w, "
-      "rate_w "
-      "= mean RTT and delivered bytes per time of the records of the last w ms, the latest one at least; peak = the "
-      "largest rate_20 of the last 240 ms and the record before, peak_2000 = that of the last 2 s; rule = peak x min "
-      "RTT / mss; log is the natural one";
+      "rate_w = mean RTT and delivered bytes per time of the records of the last w ms, the latest one at least; peak = "
+      "the largest rate_20 of the last 240 ms and the record before, peak_2000 = that of the last 2 s; rule = peak x "
+      "min RTT / mss; log is the natural one";
   static constexpr std::array<Feature, 24> kFeatures = {{
       {"delay_last", "log", 0.0F, 4.0F, "cost(latest RTT sample)"},
       {"delay", "log", 0.0F, 4.0F, "cost(mean RTT)"},
