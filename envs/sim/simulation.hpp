@@ -59,21 +59,12 @@ class Simulation {
 };
 
 // A flow whose congestion control is known when it is compiled costs no dispatch; flows of several kinds are variants.
-template <class Control, class Use>
-decltype(auto) with_flow(Flow<Control>& flow, Use&& use) {
-  return use(flow);
-}
-template <class Control, class Use>
-decltype(auto) with_flow(const Flow<Control>& flow, Use&& use) {
-  return use(flow);
-}
-template <class... Flows, class Use>
-decltype(auto) with_flow(std::variant<Flows...>& flow, Use&& use) {
-  return std::visit(use, flow);
-}
-template <class... Flows, class Use>
-decltype(auto) with_flow(const std::variant<Flows...>& flow, Use&& use) {
-  return std::visit(use, flow);
+template <class FlowKind, class Use>
+decltype(auto) with_flow(FlowKind& flow, Use&& use) {
+  if constexpr (requires { flow.valueless_by_exception(); })  // a variant
+    return std::visit(use, flow);
+  else
+    return use(flow);
 }
 
 // One flow, in place, or several.

@@ -12,8 +12,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/wire.hpp"
 #include "envs/sim/path/fifo.hpp"
-#include "envs/sim/path/schedule.hpp"
 
 namespace reinet {
 

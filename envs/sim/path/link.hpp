@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/wire.hpp"
 #include "envs/sim/path/link_log.hpp"
 #include "envs/sim/path/packet.hpp"
 #include "envs/sim/path/queue.hpp"

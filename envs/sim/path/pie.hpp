@@ -10,8 +10,8 @@
 #include <cstdint>
 
 #include "core/cc/random.hpp"
+#include "core/wire.hpp"
 #include "envs/sim/path/fifo.hpp"
-#include "envs/sim/path/schedule.hpp"
 
 namespace reinet {
 

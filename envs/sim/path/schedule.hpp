@@ -7,14 +7,11 @@
 #include <cstdint>
 #include <span>
 
-#include "core/wire.hpp"
-
 namespace reinet {
 
 // The delivery opportunities of a trace that starts again at its last value, for ever.
 class Schedule {
  public:
-  Schedule() = default;
   // ms: non-decreasing, the last one above 0, alive as long as this.
   explicit Schedule(std::span<const std::uint32_t> ms) : ms_(ms) {}
 
