@@ -122,6 +122,7 @@ class Flow {
   // Returns how long ago the bottleneck carried what the sender now hears of, queues and clocks apart.
   Us way_back_us() const { return way_back_us_; }
   std::uint32_t wire_bytes() const { return mss_bytes_ + kHeaderBytes; }
+  // What the flow has measured, unless that holds a queue: clocks and late hosts add less to the fixed delays.
   Us min_rtt_us() const { return std::min<Us>(sender_.min_rtt_us(), base_rtt_us_ + 10 * kUsPerMs); }
   std::size_t heap_bytes() const {
     return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes() +

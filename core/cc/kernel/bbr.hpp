@@ -283,6 +283,7 @@ class Bbr : public ControlDefaults {
 
   static std::uint64_t pkts_in(std::uint32_t bw, Us us) { return (std::uint64_t{bw} * us) >> kBbrBwShift; }
 
+  // bbr_tso_segs_goal: what 1/1024 s brings (sk_pacing_shift), 127 packets at most.
   std::uint32_t burst_pkts() const {
     const auto pkts = static_cast<std::uint32_t>(pacing_bytes_per_s_ / 1024 / mss_bytes_);
     return std::min(std::max(pkts, min_burst_pkts()), 0x7FU);

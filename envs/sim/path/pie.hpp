@@ -39,9 +39,9 @@ class Pie {
   }
 
  private:
-  static constexpr std::uint64_t kUpdateMs = 30;
-  static constexpr std::uint32_t kMeasuredBytes = 16384;  // the departure rate is that of so many bytes at a time
-  static constexpr double kAlpha = 0.125, kBeta = 1.25;
+  static constexpr std::uint64_t kUpdateMs = 30;          // the draft's T_UPDATE; RFC 8033 has half of it
+  static constexpr std::uint32_t kMeasuredBytes = 16384;  // DQ_THRESHOLD: the departure rate is that of so many bytes
+  static constexpr double kAlpha = 0.125, kBeta = 1.25;   // alpha and beta, per second
 
   void measure(const Packet& p, const Fifo& fifo, std::uint64_t now_ms) {
     const bool backlogged = fifo.bytes() >= kMeasuredBytes;
