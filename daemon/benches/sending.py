@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.core.errors import LinkError
 from reinet.daemon.benches.served import free_cgroup, weigh
 from reinet.envs.mahimahi.namespace import BIN, LinkNamespace
 from reinet.envs.mahimahi.process import SYSTEM_PATH, Child
@@ -86,9 +85,7 @@ class Senders:
         """Lets time pass; returns when it was over, CLOCK_MONOTONIC. Raises LinkError where the path has died."""
         time.sleep(seconds)
         for child in (self._sender, self._shell):
-            if child.process.poll() is not None:
-                child.events()
-                raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
+            child.check()
         return time.monotonic()
 
     def end(self) -> Run:

@@ -26,7 +26,7 @@ from reinet.envs.link.stalls import held_up_ms
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import BIN, TRACES, USER_FILES, LinkNamespace
 from reinet.envs.mahimahi.process import SYSTEM_PATH, Event, require_open_to_all
-from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, uplink_ms
+from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, trace_files
 from reinet.envs.mahimahi.validity import Sleeper, judge
 
 DRAIN_MS = 30
@@ -136,8 +136,8 @@ class MahimahiLink(Closing):
         if self._used:
             self._namespace.fresh()
         self._used = True
-        for name, times_ms in (("down", self._opportunities_ms), ("up", uplink_ms(self.spec))):
-            self._namespace.write_trace(name, "".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
+        for name, text in trace_files(self.spec).items():
+            self._namespace.write_trace(name, text)
         self._sleeper = self._namespace.spawn([f"{BIN}/reinet-sleeper"], "the sleeper", privileged=False)
         self._sleeper.wait_for("awake")
         self._sender = self._namespace.spawn(self._sender_command(), "the sender", privileged=True)
@@ -156,9 +156,7 @@ class MahimahiLink(Closing):
     def check(self) -> None:
         """Raises LinkError when a part of the running link has died."""
         for child in (self._sender, self._shells, self._sleeper):
-            if child.process.poll() is not None:
-                child.events()
-                raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
+            child.check()
 
     def go_on(self, seconds: float, progress: Callable[[float], None] | None = None) -> None:
         """Waits until the flows have run for so long; ``progress`` is told the seconds that have passed.

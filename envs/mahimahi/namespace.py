@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from reinet.core.closing import Closing
 from reinet.core.errors import LinkError, ShimError
-from reinet.envs.mahimahi.process import HELPERS, Child, find_program, find_xtables, helper_folder
+from reinet.envs.mahimahi.process import HELPERS, START_TIMEOUT_S, Child, find_program, find_xtables, helper_folder
 from reinet.kshim.probe import cgroup2_mount, missing_capabilities
 
 NICENESS = -10
@@ -123,6 +123,18 @@ class LinkNamespace(Closing):
         child = Child([*enter, *favour, *([] if privileged else drop), *argv], name)
         self._children.append(child)
         return child
+
+    def run(self, command: str, name: str, *arguments: str) -> None:
+        """Runs a command of the shell's inside, as root; its arguments are $0, $1 ... Raises LinkError if it fails."""
+        child = self.spawn(["sh", "-c", command, *arguments], name, privileged=True)
+        if child.process.wait(START_TIMEOUT_S):
+            child.events()
+            raise LinkError(f"{name} failed inside the link's namespaces{child.said()}")
+
+    def route_by(self, cc: str) -> None:
+        """Has all routes say the congestion control, for programs that cannot choose one. Raises LinkError."""
+        routes = 'ip route show | while read -r route; do ip route change $route congctl "$0" || exit 1; done'
+        self.run(routes, "ip", cc)
 
     def fresh(self) -> None:
         """Ends everything inside and starts from an empty network; the cgroup stays."""

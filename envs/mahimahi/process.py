@@ -80,15 +80,20 @@ class Child:
                 if event.get("event") == "error":
                     raise LinkError(f"{self.name}: {event['message']}")
             if ended:
-                raise LinkError(f"{self.name} ended with status {self.process.returncode}{self.said()}")
-            if beside is not None and beside.process.poll() is not None:
-                beside.events()
-                raise LinkError(f"{beside.name} ended with status {beside.process.returncode}{beside.said()}")
+                self.check()
+            if beside is not None:
+                beside.check()
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 others = beside.said() if beside is not None else ""
                 raise LinkError(f"{self.name}: no '{kind}' within {timeout_s:g} s{self.said()}{others}")
             select.select([self.process.stdout], [], [], min(left_s, 0.05))
+
+    def check(self) -> None:
+        """Raises LinkError, with its last words, when it has ended."""
+        if self.process.poll() is not None:
+            self._read()
+            raise LinkError(f"{self.name} ended with status {self.process.returncode}{self.said()}")
 
     def said(self) -> str:
         """Returns its last words, to end a message with."""

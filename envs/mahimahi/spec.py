@@ -94,6 +94,12 @@ def uplink_ms(link: LinkSpec) -> npt.NDArray[np.int64]:
     return turned if turned[-1] == times_ms[-1] else np.append(turned, times_ms[-1])
 
 
+def trace_files(link: LinkSpec) -> dict[str, str]:
+    """Returns what mm-link reads: its traces of the data's direction, ``down``, and of the other, ``up``."""
+    both = (("down", downlink_ms(link)), ("up", uplink_ms(link)))
+    return {name: "".join(f"{time_ms}\n" for time_ms in times_ms.tolist()) for name, times_ms in both}
+
+
 def _turned(times_ms: npt.NDArray[np.int64], begin_ms: int) -> npt.NDArray[np.int64]:
     """Returns a loop's opportunities from that time of it on."""
     loop_ms = int(times_ms[-1])

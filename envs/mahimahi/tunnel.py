@@ -70,9 +70,7 @@ class TunnelLink(MahimahiLink):
         """Raises LinkError when a part of the running link, or of the tunnel, has died."""
         super().check()
         for child in (*self._tunnel, *self._others):
-            if child.process.poll() is not None:
-                child.events()
-                raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
+            child.check()
 
     def _receiver_command(self, port: int) -> list[str]:
         return ["sh"]
@@ -81,7 +79,7 @@ class TunnelLink(MahimahiLink):
         self._shells.tell("""echo '{"event": "inside", "pid": '$$', "base": "'$MAHIMAHI_BASE'"}'\n""")
         inside = self._shells.wait_for("inside", beside=self._sender)
         enter = ["nsenter", f"--target={inside['pid']}", "--net", "--"]
-        self._choose_congestion_control()
+        self._namespace.route_by(self.spec.cc)
         common = ["openvpn", "--dev", "tun77", "--dev-type", "tun", "--cipher", "none", "--auth", "none"]
         self._tunnel = [
             self._namespace.spawn(
@@ -113,13 +111,6 @@ class TunnelLink(MahimahiLink):
 
     def _receive(self, port: int) -> None:
         self._shells.tell(f"MAHIMAHI_BASE={OUTSIDE} {BIN}/reinet-receiver {port} &\n")
-
-    def _choose_congestion_control(self) -> None:
-        command = 'ip route show | while read -r route; do ip route change $route congctl "$0" || exit 1; done'
-        child = self._namespace.spawn(["sh", "-c", command, self.spec.cc], "ip", privileged=True)
-        if child.process.wait(START_TIMEOUT_S):
-            child.events()
-            raise LinkError(f"ip failed inside the link's namespaces{child.said()}")
 
 
 def _wait_said(child: Child, text: str) -> None:

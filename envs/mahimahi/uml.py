@@ -25,7 +25,7 @@ from reinet.envs.mahimahi.link import DRAIN_MS, LinkRun
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import LINK_USER
 from reinet.envs.mahimahi.process import Event, find_program, find_xtables, helper_folder
-from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, uplink_ms
+from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, trace_files
 from reinet.envs.mahimahi.validity import Sleeper, judge
 
 MEMORY = "1G"
@@ -90,8 +90,8 @@ def run_flow(kernel: Path, spec: LinkSpec, seconds: float) -> LinkRun:
 
 
 def _write_job(folder: Path, spec: LinkSpec, seconds: float) -> None:
-    for name, times_ms in (("down", downlink_ms(spec)), ("up", uplink_ms(spec))):
-        (folder / name).write_text("".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
+    for name, text in trace_files(spec).items():
+        (folder / name).write_text(text)
     for program in ("mm-link", "mm-delay", "ip", "setpriv"):
         find_program(program)
     iptables = find_program("iptables").resolve()

@@ -21,14 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.closing import Closing
-from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import DRAIN_MS, shell_command
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import BIN, LINK_USER, TRACES, USER_FILES, LinkNamespace
-from reinet.envs.mahimahi.process import START_TIMEOUT_S, Child, find_program
-from reinet.envs.mahimahi.spec import downlink_ms, require_emulated, uplink_ms
+from reinet.envs.mahimahi.process import Child, find_program
+from reinet.envs.mahimahi.spec import downlink_ms, require_emulated, trace_files
 from reinet.envs.mahimahi.validity import Sleeper, judge
 
 FloatArray = npt.NDArray[np.float64]
@@ -116,8 +115,8 @@ class WebLink(Closing):
         if self._used:
             self._namespace.fresh()
         self._used = True
-        for name, times_ms in (("down", self._opportunities_ms), ("up", uplink_ms(spec))):
-            self._namespace.write_trace(name, "".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
+        for name, text in trace_files(spec).items():
+            self._namespace.write_trace(name, text)
         self._sleeper = self._namespace.spawn([f"{BIN}/reinet-sleeper"], "the sleeper", privileged=False)
         self._sleeper.wait_for("awake")
         user = f"setpriv --reuid={LINK_USER} --regid={LINK_USER} --clear-groups --"
@@ -127,10 +126,9 @@ class WebLink(Closing):
         self._shells = self._namespace.spawn(shell_command(spec, ["sh"]), "Mahimahi", privileged=False)
         self._shells.tell("""echo '{"event": "up"}'\n""")
         self._shells.wait_for("up", beside=self._server)
-        self._once(f"until curl -s -o {USER_FILES}/none http://127.0.0.1:{PORT}/object-0; do sleep 0.02; done", "nginx")
-        self._once(
-            f"ip route show | while read -r route; do ip route change $route congctl {spec.cc} || exit 1; done", "ip"
-        )
+        served = f"until curl -s -o {USER_FILES}/none http://127.0.0.1:{PORT}/object-0; do sleep 0.02; done"
+        self._namespace.run(served, "nginx")
+        self._namespace.route_by(spec.cc)
         self._sleeper.tell("\n")
 
     def fetch(self, size_bytes: int, count: int, pause_ms: float) -> None:
@@ -148,9 +146,7 @@ class WebLink(Closing):
     def finished(self) -> bool:
         """Returns whether the client is through. Raises LinkError when a part of the link has died."""
         for child in (self._server, self._shells, self._sleeper):
-            if child.process.poll() is not None:
-                child.events()
-                raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
+            child.check()
         done = False
         for event in self._shells.events():
             if event.get("event") == "done":
@@ -182,9 +178,3 @@ class WebLink(Closing):
     def close(self) -> None:
         """Ends everything, bounded in time; further calls do nothing."""
         self._namespace.close()
-
-    def _once(self, command: str, name: str) -> None:
-        child = self._namespace.spawn(["sh", "-c", command], name, privileged=True)
-        if child.process.wait(START_TIMEOUT_S):
-            child.events()
-            raise LinkError(f"{name} failed inside the link's namespaces{child.said()}")
