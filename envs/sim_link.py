@@ -9,7 +9,15 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import DEFAULT_FEATURE_SET, DEFAULT_REWARD, DELAY_WEIGHT, Flag, Normaliser, PeriodConfig
+from reinet.core import (
+    DEFAULT_FEATURE_SET,
+    DEFAULT_REWARD,
+    DELAY_WEIGHT,
+    ConfigError,
+    Flag,
+    Normaliser,
+    PeriodConfig,
+)
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.link.spec import check_kind
 from reinet.envs.sim import SimBatch
@@ -26,6 +34,8 @@ from reinet.envs.spaces import (
 from reinet.envs.trace import Trace
 
 State = npt.NDArray[np.float32]
+IN_LINK = ("loss", "jitter_us", "queue")
+"""Fields of a domain that are no arguments of ``SimLinkEnv``."""
 
 
 @with_feature_tables
@@ -126,11 +136,10 @@ class SimLinkEnv(gym.Env[State, Any]):
         refuse_render_mode("SimLink", render_mode)
         self._limits = EpisodeLimits(episode_periods, episode_s)
         check_kind("link", link, (Mapping, NoneType), "a mapping of LinkSpec's fields, or None,")
-        link = dict(link or {})
-        self._domain = LinkDomain(
-            trace, random_start, mrtt_ms, buffer_bytes, target_ms, link.pop("loss", 0.0), link.pop("jitter_us", 1000.0),
-            cc, link.pop("queue", "droptail"), link,
-        )  # fmt: skip
+        self._domain = domain_from({
+            "trace": trace, "random_start": random_start, "mrtt_ms": mrtt_ms, "buffer_bytes": buffer_bytes,
+            "target_ms": target_ms, "cc": cc, "link": link or {},
+        })  # fmt: skip
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
         first = self._domain.draw(np.random.default_rng(0))
@@ -164,3 +173,23 @@ class SimLinkEnv(gym.Env[State, Any]):
 
     def _info(self) -> dict[str, Any]:
         return info_from(self._batch.stats[0], float(self._batch.rule_pkts[0]), self._batch.may_cap[0])
+
+
+def domain_from(values: dict[str, Any]) -> LinkDomain:
+    """Returns the domain with these fields, ``trace`` a word for ``traces``; raises ConfigError for unknown ones.
+
+    What of them ``SimLinkEnv`` has in ``link`` alone may stand there: ``gymnasium.make_vec`` hands both the same.
+    """
+    values = dict(values)
+    if isinstance(link := values.get("link"), Mapping):
+        moved = {key: link[key] for key in IN_LINK if key in link and key not in values}
+        values |= {**moved, "link": {key: value for key, value in link.items() if key not in moved}}
+    if "trace" in values:
+        if "traces" in values:
+            raise ConfigError("trace: give it or traces, not both")
+        values["traces"] = values.pop("trace")
+    known = list(LinkDomain.__dataclass_fields__)
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise ConfigError(f"SimLink: unknown argument {', '.join(unknown)}; a domain has {', '.join(known)}")
+    return LinkDomain(**values)

@@ -1,6 +1,6 @@
 """``reinet/SimLink-v0`` as a vector environment: many simulated links, stepped together in C++."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from types import NoneType
 from typing import Any
@@ -25,6 +25,7 @@ from reinet.envs.link.domain import LinkDomain
 from reinet.envs.link.spec import check_kind
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim.options import require_simulated
+from reinet.envs.sim_link import domain_from
 from reinet.envs.spaces import (
     EpisodeLimits,
     action_space,
@@ -35,8 +36,6 @@ from reinet.envs.spaces import (
 )
 
 States = npt.NDArray[np.float32]
-IN_LINK = ("loss", "jitter_us", "queue")
-"""Fields of a domain that are no arguments of ``SimLinkEnv``."""
 Info = dict[str, Any]
 
 
@@ -190,23 +189,3 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _returned(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values.copy() if self._copy else values
-
-
-def domain_from(values: dict[str, Any]) -> LinkDomain:
-    """Returns the domain with these fields, ``trace`` a word for ``traces``; raises ConfigError for unknown ones.
-
-    What of them ``SimLinkEnv`` has in ``link`` alone may stand there: ``gymnasium.make_vec`` hands both the same.
-    """
-    values = dict(values)
-    if isinstance(link := values.get("link"), Mapping):
-        moved = {key: link[key] for key in IN_LINK if key in link and key not in values}
-        values |= {**moved, "link": {key: value for key, value in link.items() if key not in moved}}
-    if "trace" in values:
-        if "traces" in values:
-            raise ConfigError("trace: give it or traces, not both")
-        values["traces"] = values.pop("trace")
-    known = list(LinkDomain.__dataclass_fields__)
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise ConfigError(f"SimLink: unknown argument {', '.join(unknown)}; a domain has {', '.join(known)}")
-    return LinkDomain(**values)
