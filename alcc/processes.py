@@ -160,19 +160,16 @@ class ProcessShim:
 
         Which caps a program holds void is not seen from here, so they are renewed like others.
         """
-        for i, (cookie, slot) in enumerate(zip(cookies.tolist(), slots.tolist(), strict=True)):
-            owner = self._owners[slot]
-            if owner is not None and owner.link is not None and int(self._cookies[slot]) == cookie:
-                owner.link.apply(
-                    int(self._locals[slot]), cookie, int(caps_pkts[i]), expires_ns, int(targets_us[i])
-                )  # fmt: skip
+        columns = (cookies.tolist(), slots.tolist(), caps_pkts.tolist(), targets_us.tolist())
+        for cookie, slot, cap_pkts, target_us in zip(*columns, strict=True):
+            if (link := self._link_of(slot, cookie)) is not None:
+                link.apply(int(self._locals[slot]), cookie, cap_pkts, expires_ns, target_us)
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
         """Lifts caps as ``Shim.release`` does."""
         for cookie, slot in zip(cookies.tolist(), slots.tolist(), strict=True):
-            owner = self._owners[slot]
-            if owner is not None and owner.link is not None and int(self._cookies[slot]) == cookie:
-                owner.link.release(int(self._locals[slot]), cookie)
+            if (link := self._link_of(slot, cookie)) is not None:
+                link.release(int(self._locals[slot]), cookie)
 
     def outstanding(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Returns what ``Shim.outstanding`` does."""
@@ -189,6 +186,11 @@ class ProcessShim:
             self._drop(process)
         self._epoll.close()
         self._listening.socket.close()
+
+    def _link_of(self, slot: int, cookie: int) -> "_alcc.Link | None":
+        """Returns the memory of the program whose flow has the slot; None where the flow is another's by now."""
+        owner = self._owners[slot]
+        return owner.link if owner is not None and int(self._cookies[slot]) == cookie else None
 
     def _is_busy(self, slot: int) -> bool:
         owner = self._owners[slot]
