@@ -118,6 +118,13 @@ def seen_of(program: Path, case: str, asked: Settings | None, preload: str = "{g
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
+def seen_alike(program: Path, case: str, asked: Settings | None = None) -> tuple[int, list[str], str]:
+    """Return what is seen of a case under the gate, which is what is seen without it."""
+    seen, plain = seen_of(program, case, asked or settings()), seen_of(program, case, None)
+    assert seen == plain, f"{case}: {seen}, and without the gate {plain}"
+    return seen
+
+
 def held_bytes_of(lines: list[str]) -> int:
     (held,) = (int(line.split()[1]) for line in lines if line.startswith("held"))
     return held

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from helpers.gated import CAP_PKTS, FOLDER, TIMEOUT_S, environment, settings
+from helpers.gated import CAP_PKTS, FOLDER, MOST_HELD_BYTES, TIMEOUT_S, environment, settings
+from helpers.gated.server import MSS_BYTES
 from reinet.alcc import gated
 from reinet.alcc.launch import Settings
 from reinet.core.errors import ConfigError
 
-MSS_BYTES = 536
 LAW = f"fixed:{CAP_PKTS}"
-MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
-"""What the cap and the peer's small buffer hold together; without a gate it is 80 KB and more."""
 MOST_POLLS = 1000
 """While nothing is read the loop has nothing to do but to accept 20 clients and to wake from their pauses; one that is
 told of a socket that takes nothing wakes thousands of times."""

@@ -4,19 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import MOST_HELD_BYTES, built, held_bytes_of, seen_of, settings
+from helpers.gated import MOST_HELD_BYTES, built, held_bytes_of, seen_alike, seen_of, settings
 
 
 def test_a_waiting_write_takes_nothing_from_the_connection_that_gets_its_number(program: Path) -> None:
     """Its registration was forgotten, and it never heard that the gate had opened."""
-    seen = seen_of(program, "number_goes_to_one_that_waits", settings())
-    assert seen == seen_of(program, "number_goes_to_one_that_waits", None) == (0, ["forgotten 0"], "")
+    assert seen_alike(program, "number_goes_to_one_that_waits") == (0, ["forgotten 0"], "")
 
 
 def test_a_copy_of_an_epoll_hears_of_every_opening(program: Path) -> None:
     """Made before anything was registered it was another epoll, and the closed one's registrations were forgotten."""
-    for asked in (settings(), None):
-        assert seen_of(program, "waits_at_a_copied_epoll", asked) == (0, ["forgotten 0"], "")
+    assert seen_alike(program, "waits_at_a_copied_epoll") == (0, ["forgotten 0"], "")
 
 
 def test_who_closes_descriptors_of_its_own_takes_no_registration_of_the_others_along(program: Path) -> None:
@@ -44,9 +42,8 @@ def test_a_handler_in_a_wait_for_something_else_is_gated_and_so_is_the_thread_th
 
 
 def test_a_handler_does_not_wait_for_the_write_that_it_interrupted(program: Path) -> None:
-    seen = (0, ["in the handler 536, all came 1"], "")
-    for asked in (settings(), None):
-        assert seen_of(program, "writes_in_a_handler_of_a_waiting_write", asked) == seen
+    seen = seen_alike(program, "writes_in_a_handler_of_a_waiting_write")
+    assert seen == (0, ["in the handler 536, all came 1"], "")
 
 
 def test_a_handler_ends_a_wait_at_a_closed_gate_also_while_the_gate_looks(program: Path) -> None:
@@ -66,7 +63,7 @@ def test_a_handler_ends_a_wait_at_a_closed_gate_also_while_the_gate_looks(progra
 def test_a_flag_that_says_not_to_wait_means_what_it_means_to_the_kernel(
     program: Path, case: str, law: str, lines: list[str]
 ) -> None:
-    assert seen_of(program, case, settings(law)) == seen_of(program, case, None) == (0, lines, "")
+    assert seen_alike(program, case, settings(law)) == (0, lines, "")
 
 
 def test_a_process_made_past_the_handlers_of_fork_is_gated(program: Path) -> None:
@@ -121,8 +118,7 @@ def test_who_waits_for_an_edge_of_an_epoll_that_the_gate_does_not_see_gets_one_a
     program: Path, law: str
 ) -> None:
     """It waited for ever; under the wide cap the kernel, too, has more than it calls writable as the gate opens."""
-    for asked in (settings(law), None):
-        assert seen_of(program, "waits_for_edges_unseen", asked) == (0, ["forgotten 0"], "")
+    assert seen_alike(program, "waits_for_edges_unseen", settings(law)) == (0, ["forgotten 0"], "")
 
 
 def test_such_an_epoll_is_looked_for_again_where_there_were_no_descriptors(program: Path) -> None:
