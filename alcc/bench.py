@@ -62,9 +62,7 @@ def measure(connections: int = 1000, seconds: float = 3.0, law: Law | None = Non
     )
     for kind, count in kinds:
         plain, gated = (_worker(kind, count, seconds, environment) for environment in (os.environ, gate))
-        rows += [
-            {"what": name, "connections": count, "plain": plain[name], "gated": gated[name]} for name in plain
-        ]  # fmt: skip
+        rows += [{"what": name, "connections": count, "plain": plain[name], "gated": gated[name]} for name in plain]
     return rows
 
 
@@ -118,6 +116,24 @@ def _peer(address: tuple[str, int]) -> socket.socket:
     return peer
 
 
+def _watched(senders: list[socket.socket]) -> tuple[select.epoll, dict[int, socket.socket]]:
+    """Returns an epoll that tells which of them may be written, and them by their descriptors."""
+    waiter = select.epoll()
+    for sender in senders:
+        sender.setblocking(False)
+        waiter.register(sender, select.EPOLLOUT)
+    return waiter, {sender.fileno(): sender for sender in senders}
+
+
+def _fill(sender: socket.socket) -> int:
+    """Sends until the kernel or the gate takes no more; returns the bytes."""
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sent += sender.send(BLOCK)
+    return sent
+
+
 def _write(_: int, __: float) -> dict[str, float]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         peer = _peer(listener.getsockname())
@@ -154,43 +170,26 @@ def _closed(count: int, seconds: float) -> dict[str, float]:
 
 def _openings(count: int, seconds: float) -> dict[str, float]:
     """Peers that read all: each refusal is a gate that closed, and each wait must end."""
-    waiter = select.epoll()
-    by_fd = {}
-    for sender in _senders(count, 1 << 16):
-        sender.setblocking(False)
-        by_fd[sender.fileno()] = sender
-        waiter.register(sender, select.EPOLLOUT)
+    waiter, by_fd = _watched(_senders(count, 1 << 16))
     waits = lost = 0
     until_s = time.monotonic() + OPENINGS_TAKE_AT_MOST * seconds
     while waits < OPENINGS and not lost and time.monotonic() < until_s:
         ready = waiter.poll(LOST_AFTER_S)
         lost = 0 if ready else 1
         for fd, _events in ready:
-            sent = 0
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    sent += by_fd[fd].send(BLOCK)
-            waits += sent > 0
+            waits += _fill(by_fd[fd]) > 0
     return {"openings": waits, "lost_wake_ups": lost}
 
 
 def _active(count: int, seconds: float) -> dict[str, float]:
     """Peers that read a little now and then: every sender has data outstanding, and is woken again and again."""
     before_kb = _rss_kb()
-    waiter = select.epoll()
-    by_fd = {}
-    for sender in _senders(count, READ_BYTES, READ_EVERY_S):
-        sender.setblocking(False)
-        by_fd[sender.fileno()] = sender
-        waiter.register(sender, select.EPOLLOUT)
+    waiter, by_fd = _watched(_senders(count, READ_BYTES, READ_EVERY_S))
 
     def serve(for_s: float) -> int:
         sent, until_s = 0, time.monotonic() + for_s
         while (left_s := until_s - time.monotonic()) > 0:
-            for fd, _events in waiter.poll(left_s):
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        sent += by_fd[fd].send(BLOCK)
+            sent += sum(_fill(by_fd[fd]) for fd, _events in waiter.poll(left_s))
         return sent
 
     serve(1.0)  # the kernel's buffers fill
