@@ -18,9 +18,6 @@ def require_simulated(link: LinkSpec) -> LinkSpec:
     return link
 
 
-NO_TRACE: TraceMs = np.empty(0, np.uint32)
-
-
 def native_options(link: LinkSpec) -> tuple[_sim.LinkOptions, list[TraceMs], TraceMs]:
     """Returns what the core needs: the path's options, its trace, or in a cell each flow's, and the uplink's, if any.
 
@@ -29,7 +26,7 @@ def native_options(link: LinkSpec) -> tuple[_sim.LinkOptions, list[TraceMs], Tra
     require_simulated(link)
     flows = list(link.all_flows())
     options = _filled(_sim.LinkOptions(), link)
-    uplink_ms = NO_TRACE if link.uplink is None else times_of(link.uplink)
+    uplink_ms = np.empty(0, np.uint32) if link.uplink is None else times_of(link.uplink)
     options.flows = [_filled(_sim.FlowOptions(), flow) for flow in flows]
     return options, [flow.trace_ms for flow in (flows if link.is_cell else flows[:1])], uplink_ms
 
