@@ -41,6 +41,20 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
             assert (page.parent / link).exists(), f"{page.name}: there is no {link}"
 
 
+def _anchors(page: Path) -> list[str]:
+    """What GitHub makes of a page's headings, apart from the number that it adds to one that it has had before."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    shown = [re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", heading).lower() for heading in headings]
+    return [re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in shown]
+
+
+@pages
+def test_a_link_to_a_heading_finds_that_one_alone(page: Path) -> None:
+    for path, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", FENCED.sub("", page.read_text())):
+        target = page.parent / path if path else page
+        assert _anchors(target).count(anchor) == 1, f"{page.name}: {path}#{anchor}"
+
+
 @pages
 def test_file_names_that_stand_alone_exist_once_at_least(page: Path) -> None:
     names = {path.name for folder in TOP if folder not in ("build", "runs") for path in (ROOT / folder).rglob("*.*")}
