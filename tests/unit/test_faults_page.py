@@ -14,10 +14,11 @@ PAGE = (ROOT / "docs" / "faults.md").read_text()
 RUNBOOK = (ROOT / "docs" / "operate.md").read_text()
 
 
-def test_every_row_of_the_faults_table_names_a_test_that_exists() -> None:
-    rows = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
+def test_every_row_of_the_faults_tables_names_a_test_that_exists() -> None:
+    lines = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    rows = [line for line in lines if line != "| fault | what happens | test |"]
     found = list(ROW.finditer(PAGE))
-    assert len(found) == len(rows) > 30, "a row without a test belongs below the table"
+    assert len(found) == len(rows) > 120, "what has no test belongs before the tables"
     for row in found:
         path = ROOT / row["path"]
         assert path.is_file(), row["path"]
