@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -83,10 +84,19 @@ def make_agents(names: Sequence[str], link: str = "sim", seed: int = 0) -> list[
 
 
 def refuse_twice(agents: Sequence[Agent]) -> None:
-    """Raises ConfigError for an agent under two spellings (rule, rule:1.5): its runs would be counted twice."""
-    names = [agent.name for agent in agents]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"agents: two names stand for {twice[0]}; give every agent once")
+    """Raises ConfigError for an agent under two names (rule, rule:1.5; one folder by two paths): its runs would be
+    counted twice."""
+    first: dict[str, Agent] = {}
+    for agent in agents:
+        other = first.setdefault(place_of(agent), agent)
+        if other is not agent:
+            beside = "" if other.name == agent.name else f", {agent.name} too"
+            raise ConfigError(f"agents: two names stand for {other.name}{beside}; give every agent once")
+
+
+def place_of(agent: Agent) -> str:
+    """Returns what all names of one agent have in common: a model's folder, whatever the path to it, else its name."""
+    return agent.name if agent.manifest is None else os.path.realpath(agent.name)
 
 
 def _agent(name: str, seed: int, manifest_sha256: str | None) -> Agent:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.names import make_agent, place_of
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.compare.learning import Curves
 from reinet.agents.evaluation.compare.page import Content
@@ -21,9 +21,12 @@ class Comparison:
         scenarios: Sequence[Scenario],
         allow_training_traces: bool = False,
     ) -> None:
-        """Takes agents by their names; of two that are the same (rule, rule:1.5) one stays. Raises ConfigError."""
-        made = [make_agent(name) for name in (*models, *others)]
-        self.agents: list[Agent] = list({agent.name: agent for agent in made}.values())
+        """Takes agents by their names; of two that are the same (rule, rule:1.5; one folder by two paths) the first
+        stays. Raises ConfigError."""
+        first: dict[str, Agent] = {}
+        for agent in (make_agent(name) for name in (*models, *others)):
+            first.setdefault(place_of(agent), agent)
+        self.agents = list(first.values())
         self._scenarios = scenarios
         traces = [scenario.require_data().trace for scenario in scenarios]
         self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self.agents}

@@ -348,6 +348,9 @@ def test_split_names() -> None:
         split_names("none,none")
     with pytest.raises(ConfigError, match=r"two names stand for rule:1\.5; give every agent once"):
         make_agents(split_names("rule,none,rule:1.5"))
+    model = ROOT / "checkpoints" / "default"
+    with pytest.raises(ConfigError, match=r"two names stand for .*/default, .*/\.\./default too"):
+        make_agents([str(model), f"{model}/../default"])
 
 
 # --- baselines ---

@@ -228,6 +228,12 @@ def test_trainings_whose_names_would_be_one_folder_are_all_drawn(tmp_path: Path)
     assert drawn == {"a_b": 2, "a_b-2": 3, "none": 1, "none-2": 4, "link-2": 5}
 
 
+def test_a_model_that_is_named_twice_is_drawn_once() -> None:
+    model = ROOT / "checkpoints" / "default"
+    comparison = Comparison([str(model), f"{model}/../default", "rule"], ["none", "rule:1.5"], scenarios("lte-walking"))
+    assert [agent.name for agent in comparison.agents] == [str(model), "rule:1.5", "none"]
+
+
 def test_who_stands_at_one_is_drawn_where_a_training_is() -> None:
     assert reference_curves([{}]) == {}
 
