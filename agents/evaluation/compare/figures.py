@@ -14,6 +14,11 @@ DPI = 90
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:olive")
 
 
+def believed(runs: Sequence[Run]) -> Sequence[Run]:
+    """Returns the runs that are valid, which means are of, or all where none is: a flow that stalls has no delay."""
+    return [run for run in runs if run.invalid_reason is None] or runs
+
+
 def have_matplotlib() -> bool:
     """Returns whether pictures can be had: the serving installation has no matplotlib."""
     try:
@@ -55,7 +60,8 @@ def time_series(runs: Mapping[str, Run]) -> bytes:
 
 
 def throughput_against_delay(runs: Mapping[str, Sequence[Run]]) -> bytes:
-    """Returns a PNG with a small mark for each link and a large one, with 95 % intervals, for each agent's mean.
+    """Returns a PNG with a small mark for each link and a large one, with 95 % intervals, for each agent's mean over
+    those of its runs that are valid.
 
     Left is throughput against the mean queueing delay, right utilisation against the 95th percentile; better is up and
     to the right, for the axis of delay is inverted.
@@ -69,7 +75,9 @@ def throughput_against_delay(runs: Mapping[str, Sequence[Run]]) -> bytes:
         for colour, (label, own) in zip(_colours(len(runs)), runs.items(), strict=True):
             x = [float(getattr(run.metrics, across)) for run in own]
             y = [float(getattr(run.metrics, up)) for run in own]
-            mean_x, mean_y = estimate(x), estimate(y)
+            sound = believed(own)
+            mean_x = estimate([float(getattr(run.metrics, across)) for run in sound])
+            mean_y = estimate([float(getattr(run.metrics, up)) for run in sound])
             axis.plot(x, y, ".", color=colour, alpha=0.5)
             axis.errorbar(
                 mean_x.mean, mean_y.mean, xerr=mean_x.high - mean_x.mean, yerr=mean_y.high - mean_y.mean,

@@ -147,10 +147,12 @@ def _by_link(runs: Sequence[Run]) -> dict[str, dict[str, Run]]:
 
 def _figures(own: Sequence[Run], links: Iterable[Mapping[str, Run]]) -> dict[str, float]:
     """Returns an agent's figures by tag, means over its links, and over plain control's on the same where it ran."""
-    means = {f"figures/{name}": float(np.mean([getattr(run.metrics, name) for run in own])) for name in FIGURES}
-    plain = {id(run.scenario): run.metrics for runs in links for agent, run in runs.items() if agent == "none"}
+    sound = figures.believed(own)
+    means = {f"figures/{name}": float(np.mean([getattr(run.metrics, name) for run in sound])) for name in FIGURES}
+    plain = {id(run.scenario): run for runs in links for agent, run in runs.items() if agent == "none"}
     if all(id(run.scenario) in plain for run in own):
-        pairs = [(run.metrics, plain[id(run.scenario)]) for run in own]
+        both = [run for run in sound if plain[id(run.scenario)].invalid_reason is None] or own
+        pairs = [(run.metrics, plain[id(run.scenario)].metrics) for run in both]
         ratios = (
             [m.throughput_mbps / p.throughput_mbps for m, p in pairs],
             [m.qdelay_mean_ms / max(p.qdelay_mean_ms, 1.0) for m, p in pairs],  # as docs/scalars.md has it
@@ -267,11 +269,18 @@ def _report(content: Content, links: Mapping[str, Mapping[str, Run]], labels: Ma
 
 
 def _table(shown: Mapping[str, Mapping[str, Run]], trained_on: Mapping[str, Sequence[str]]) -> str:
-    """Returns the figures of every run as a table in Markdown, and whose figures are of traces that shaped it."""
+    """Returns the figures of every run as a table in Markdown, which runs are not valid, and whose figures are of
+    traces that shaped it."""
     lines = ["| link | agent | " + " | ".join(FIGURES) + " |", "|---" * (2 + len(FIGURES)) + "|"]
     for link, runs in shown.items():
         for label, run in runs.items():
             values = " | ".join(f"{getattr(run.metrics, name):.2f}" for name in FIGURES)
             lines.append(f"| {link} | {label} | {values} |")
-    lines += [line for note in training_notes(trained_on) for line in ("", visible(note))]
+    notes = [
+        f"{label} on {link}: {run.invalid_reason}; do not use its figures, which enter no mean of others"
+        for link, runs in shown.items()
+        for label, run in runs.items()
+        if run.invalid_reason
+    ]
+    lines += [line for note in [*notes, *training_notes(trained_on)] for line in ("", visible(note))]
     return "\n".join(lines)

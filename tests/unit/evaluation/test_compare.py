@@ -4,6 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,25 @@ def test_a_page_says_which_figures_are_of_traces_that_a_model_learned_from(tmp_p
     assert f"{model} was trained on, or selected by, {links[0].trace.name}: its figures" in table
     assert "none was trained" not in table
     assert table.count(other.trace.name) == 2, "its rows alone: nobody learned from it"
+
+
+@pytest.mark.parametrize("stalled", [0, 2])
+def test_a_run_that_is_not_valid_is_named_and_enters_no_mean_of_others(tmp_path: Path, stalled: int) -> None:
+    """A flow that stands still has hardly any delay: its agent had the best mean, and the page said nothing of it."""
+    links = scenarios("lte-walking", "lte-driving")
+    runs = runs_of(["rule", "none"], links)
+    runs[stalled] = replace(runs[stalled], invalid_reason="the flow stalled")
+    write_page(Content(runs), tmp_path)
+    drawn = scalars(tmp_path / "rule:1.5")
+    rule, plain = runs[1].metrics, runs[3].metrics
+    if stalled == 0:
+        assert drawn["figures/qdelay_mean_ms"] == [(0, pytest.approx(rule.qdelay_mean_ms))]
+    assert drawn["figures/throughput_ratio"] == [(0, pytest.approx(rule.throughput_mbps / plain.throughput_mbps))]
+    events = EventAccumulator(str(tmp_path / LINK_RUN), size_guidance={"tensors": 0})
+    events.Reload()
+    (shown,) = events.Tensors("figures")
+    who = f"{runs[stalled].agent} on {links[0].trace.name}"
+    assert f"\n\n{who}: the flow stalled; do not use its figures" in shown.tensor_proto.string_val[0].decode()
 
 
 def training(folder: Path, values: Sequence[float]) -> Path:
