@@ -34,7 +34,8 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         m = run.metrics
         rate.set_title(
             f"{visible(run.agent)} ({run.scenario.path.cc})\n"
-            f"{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay",
+            f"{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay"
+            + ("\nnot valid: do not quote this run" if run.invalid_reason else ""),
             parse_math=False,  # a name is no formula
         )
         delay.plot(

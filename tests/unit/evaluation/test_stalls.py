@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from typer.testing import CliRunner
 
 from helpers.links import constant
@@ -14,6 +15,7 @@ from reinet.agents.evaluation import objects
 from reinet.agents.evaluation.batch import logs
 from reinet.agents.evaluation.frontier import Baseline, Point, _middle, against_frontier, ratio
 from reinet.agents.evaluation.harm import Cell, row_of
+from reinet.agents.evaluation.picture import save_comparison
 from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites import report, runner
@@ -118,6 +120,15 @@ def test_a_row_of_the_frontier_over_a_link_where_flows_stall_is_not_valid() -> N
     sound, deaf, mean = against_frontier([make_agent("rule")], scenarios)
     assert (sound["valid"], deaf["valid"], mean["valid"]) == (True, False, True)
     assert mean["utilization"] == sound["utilization"]
+
+
+def test_the_picture_of_a_stalled_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures stood above it like any others, and a picture goes further than the table beside it."""
+    titles: list[str] = []
+    monkeypatch.setattr(Axes, "set_title", lambda _axes, text, **_: titles.append(text))
+    links = [Scenario.of(TWELVE, "sim", seconds=12, link_options=options) for options in ({}, DEAF)]
+    save_comparison([run(NoCap(), link) for link in links], tmp_path / "runs.png")
+    assert [title.splitlines()[2:] for title in titles] == [[], ["not valid: do not quote this run"]]
 
 
 def test_a_mean_of_nothing_but_stalled_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
