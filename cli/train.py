@@ -101,7 +101,7 @@ def train(
             since = since or step  # what was done before this sitting is not this sitting's pace
             bar.update(task, completed=step.iteration, note=pace(step, since))
 
-        result = run(settings, folder, not fresh, minutes, show, ray_address)
+        result = run(settings, folder, resume=not fresh, minutes=minutes, progress=show, ray_address=ray_address)
     say(
         f"{'interrupted' if result.interrupted else 'done'} after {result.iterations} iterations, "
         f"{result.env_steps} periods, {result.wall_s:.0f} s; checkpoint {result.checkpoint}"

@@ -49,7 +49,7 @@ def flywheel(
     if iterations is not None:
         run = settings.run.model_copy(update={"iterations": iterations, "evaluate_every": iterations})
         settings = settings.model_copy(update={"run": run})
-    found = measure(settings, model, run_dir, traces, links, seeds, seconds, say)
+    found = measure(settings, model, run_dir, traces=traces, links=links, seeds=seeds, seconds=seconds, told=say)
     write_json(json_destination, found)
     if json_destination != "-":
         print_table(found["rows"], COLUMNS)

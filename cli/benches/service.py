@@ -49,8 +49,10 @@ def service(
     chosen = models or [Path("checkpoints/default"), Path("checkpoints/small")]
     if len(chosen) != 2:
         raise typer.BadParameter("give two model folders, or none")
-    kind = "" if runner is Runner.NONE else runner.value
-    found = measure(clients, followers, uploads, upload_mb, seconds, kind, chosen, say, repeat)
+    found = measure(
+        listing=clients, followers=followers, sending=uploads, upload_mb=upload_mb, seconds=seconds,
+        runner="" if runner is Runner.NONE else runner.value, models=chosen, told=say, repeat=repeat,
+    )  # fmt: skip
     write_json(json_destination, found)
     if json_destination != "-":
         rows = [{"part": part, "figure": key, "value": value}

@@ -79,7 +79,7 @@ def test_who_goes_on_after_a_training_hears_that_it_was_cut_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool, status: int
 ) -> None:
     found = Result(tmp_path / "checkpoint", None, 3, 100, 0, 1.0, interrupted)
-    monkeypatch.setattr(learners, "train_any", lambda *_: found)
+    monkeypatch.setattr(learners, "train_any", lambda *_, **__: found)
     command = ["train", str(ROOT / "configs" / "small.toml"), "--run-dir", str(tmp_path / "run"), "--json", "-"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == status
