@@ -33,7 +33,7 @@ def serve(
         from reinet.daemon.config import load_config
         from reinet.daemon.processes.child import ask
         from reinet.daemon.processes.sandbox import confine_answers
-        from reinet.daemon.serve import check as check_host
+        from reinet.daemon.serve import check as checked
         from reinet.daemon.serve import configure_logging
         from reinet.daemon.serve import serve as run_daemon
 
@@ -42,7 +42,7 @@ def serve(
     if check:
         # As who keeps curves and recordings will: root's right to other users' folders and files is given up there.
         ask("checking", partial(_check_places, settings), confine_answers)
-        found = check_host(settings)
+        found = checked(settings)
         cgroups = ", ".join(map(str, settings.cgroups))
         console.print(f"{config}: ok, would serve {found.model}, target {settings.asked}, for {cgroups}")
         if found.model_sha256:

@@ -1,6 +1,6 @@
 """A client of the registry of models, as a daemon needs it: what a name points to, its files, checked, and reports.
 
-``follow`` calls back with every model that a name points to, once it is on the disk, its digest and schema right.
+``Follower`` calls back with every model that a name points to, once it is on the disk, its digest and schema right.
 The service being away changes nothing: the daemon keeps what it runs, and asks again with growing pauses.
 """
 

@@ -53,7 +53,7 @@ class Sockets:
     """What the decision process has beside the link to the loader."""
 
     supervisor: sockets.socket  # calls of ``Supervised``
-    callers: sockets.socket  # calls of ``Controlled``
+    callers: sockets.socket  # calls of ``Served``
     records: sockets.socket  # out, datagrams
 
 

@@ -28,7 +28,7 @@ CLOSE_S = 2.0
 class Sockets:
     """What the process has beside the link to the loader."""
 
-    loop: sockets.socket  # calls of ``Controlled``
+    loop: sockets.socket  # calls of ``Served``
     records: sockets.socket  # in, datagrams
 
 
