@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from reinet.core.errors import ReinetError
-
 SIGN_S = 1.0
 """A sign of life in so long is several in WatchdogSec."""
 
@@ -37,11 +35,11 @@ class Watchdog:
         self._signed_s = -SIGN_S
 
     def feed(self) -> None:
-        """Sends a sign of life if a tick was completed since the last one; call it several times per WatchdogSec."""
-        try:
-            ticks = self._ticks()
-        except (TimeoutError, ReinetError):  # a loop in another process that does not answer
-            return
+        """Sends a sign of life if a tick was completed since the last one; call it several times per WatchdogSec.
+
+        Raises what ``ticks`` raises, where the loop is in another process that does not answer.
+        """
+        ticks = self._ticks()
         if ticks != self._fed_at and notify("WATCHDOG=1"):
             self._fed_at = ticks
 

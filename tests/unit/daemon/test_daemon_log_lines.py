@@ -230,6 +230,25 @@ def test_the_watchdog_is_fed_by_completed_ticks_alone(manager: sockets.socket) -
     assert manager.recv(100) == b"WATCHDOG=1"
 
 
+def test_a_loop_that_does_not_answer_is_asked_once_in_a_round() -> None:
+    """Each question waits for three seconds: with two in a row and that of the end, a stop took longer than systemd
+    waits for it."""
+    asked: list[str] = []
+
+    def ticks() -> int:
+        asked.append("ticks")
+        raise TimeoutError
+
+    told = iter([False, True])
+    supervisor = SimpleNamespace(
+        ended=str, adopt=lambda: False, loop=SimpleNamespace(ticks=ticks), look=lambda: asked.append("look")
+    )
+    followed = SimpleNamespace(here=list, changed=lambda: False, problem=str)
+    wake = SimpleNamespace(wait=lambda _timeout_s: next(told), reload_wanted=False)
+    serve._watch(cast(Any, supervisor), cast(Any, wake), cast(Any, followed), cast(Any, None), "")
+    assert asked == ["ticks"]
+
+
 def test_the_watchdog_is_fed_while_processes_are_started_anew(
     manager: sockets.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
