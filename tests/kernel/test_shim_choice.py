@@ -144,6 +144,17 @@ def test_two_shims_at_once(cgroup, transfer, cleanup):
         until_closed(shim, mine.cookie)
 
 
+def test_of_two_shims_on_one_cgroup_the_first_has_its_flows(cgroup, transfer):
+    with KernelShim([cgroup]) as shim, KernelShim([cgroup]) as second:
+        flow = transfer(cgroup=cgroup, seconds=0.3, own_network=False)
+        assert flow.cc == shim.wrappers["cubic"]
+        second.adopt()
+        assert flow.result()["cc"] == shim.wrappers["cubic"]
+        until_closed(shim, flow.cookie)
+        assert (shim.counters()["flows_chosen"], second.counters()["flows_chosen"]) == (1, 0)
+        assert second.counters()["flows_adopted"] == 0
+
+
 def test_a_cgroup_made_anew_and_one_that_came_are_followed(cgroup, transfer, cleanup):
     inner, later = cgroup / "inner", cgroup / "later"
     inner.mkdir()
