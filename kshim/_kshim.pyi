@@ -27,10 +27,8 @@ class Descriptors:
     caps: int
     counters: int
     records: int
-    events: int
     max_flows: int
     records_bytes: int
-    events_bytes: int
     default_target_us: int
     def __init__(self) -> None: ...
 

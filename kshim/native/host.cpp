@@ -29,19 +29,6 @@ void collect(const char* kind, const std::string& prefix, NextId next_id, FdById
   }
 }
 
-}  // namespace
-
-std::vector<Loaded> loaded(const std::string& prefix) {
-  std::vector<Loaded> out;
-  collect<bpf_prog_info>("prog", prefix, bpf_prog_get_next_id, bpf_prog_get_fd_by_id, out);
-  collect<bpf_map_info>("map", prefix, bpf_map_get_next_id, bpf_map_get_fd_by_id, out);
-  return out;
-}
-
-int open_map(std::uint32_t id) { return checked(bpf_map_get_fd_by_id(id), "open BPF map " + std::to_string(id)); }
-
-namespace {
-
 // The value of a control map. Another version's may be longer; what is used here stands first in all.
 class Control {
  public:
@@ -64,6 +51,15 @@ class Control {
 };
 
 }  // namespace
+
+std::vector<Loaded> loaded(const std::string& prefix) {
+  std::vector<Loaded> out;
+  collect<bpf_prog_info>("prog", prefix, bpf_prog_get_next_id, bpf_prog_get_fd_by_id, out);
+  collect<bpf_map_info>("map", prefix, bpf_map_get_next_id, bpf_map_get_fd_by_id, out);
+  return out;
+}
+
+int open_map(std::uint32_t id) { return checked(bpf_map_get_fd_by_id(id), "open BPF map " + std::to_string(id)); }
 
 int count_runs() { return checked(bpf_enable_stats(BPF_STATS_RUN_TIME), "count the runs of BPF programs"); }
 

@@ -274,10 +274,8 @@ NB_MODULE(_kshim, m) {
       .def_rw("caps", &Descriptors::caps)
       .def_rw("counters", &Descriptors::counters)
       .def_rw("records", &Descriptors::records)
-      .def_rw("events", &Descriptors::events)
       .def_rw("max_flows", &Descriptors::max_flows)
       .def_rw("records_bytes", &Descriptors::records_bytes)
-      .def_rw("events_bytes", &Descriptors::events_bytes)
       .def_rw("default_target_us", &Descriptors::default_target_us);
   nb::class_<Loader>(m, "Loader")
       .def(nb::init<const Options&>(), nb::arg("options"))
