@@ -79,11 +79,9 @@ void Flow::count() {
 
 // Bounds what waits unsent in the kernel; an application's own bound stays.
 void Flow::bound_backlog(int fd, bool bounded) {
-  int bytes = 0;
-  socklen_t size = sizeof bytes;
-  if (bounded == bounded_ || getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &size) != 0) return;
-  if (bytes != (bounded ? 0 : kBacklogBytes)) return;  // 0 = the host's default, no bound
-  bytes = bounded ? kBacklogBytes : 0;
+  if (bounded == bounded_) return;
+  const int bytes = bounded ? kBacklogBytes : 0, before = kBacklogBytes - bytes;  // 0 = the host's default, no bound
+  if (option_of<int>(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT) != before) return;
   bounded_ = setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes) == 0 && bounded;
 }
 

@@ -256,9 +256,7 @@ class Passage {
   }
 
   std::uint64_t deadline() const {
-    timeval timeout{};
-    socklen_t size = sizeof timeout;
-    if (getsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, &size) != 0) return kUnlimited;
+    const auto timeout = option_of<timeval>(fd_, SOL_SOCKET, SO_SNDTIMEO).value_or(timeval{});
     const auto us =
         static_cast<std::uint64_t>(timeout.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(timeout.tv_usec);
     return us ? now_ns() + us * 1000 : kUnlimited;

@@ -94,10 +94,8 @@ void make_edge(int fd) {
   // A kernel that has no room now makes an edge when it has, for it was asked. Where it has, it makes one whenever this
   // bound is set, to whatever value.
   if (syscall(SYS_ppoll, &asked, 1, &at_once, nullptr, 0) != 1) return;
-  int bytes = 0;
-  socklen_t size = sizeof bytes;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &size) == 0)
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+  if (const auto bytes = option_of<int>(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT))
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &*bytes, sizeof *bytes);
 }
 
 bool Registrations::tell(const Registration& r, std::uint32_t events) {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -82,12 +83,16 @@ struct Growing {
   }
 };
 
-// Returns the name of the socket for its life, 0 for no socket.
-inline std::uint64_t cookie_of(int fd) {
-  std::uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
-  return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+// Returns an option of the socket, nothing for no socket or where there is no such option.
+template <class Value>
+std::optional<Value> option_of(int fd, int level, int name) {
+  Value value{};
+  socklen_t size = sizeof value;
+  return getsockopt(fd, level, name, &value, &size) == 0 ? std::optional(value) : std::nullopt;
 }
+
+// Returns the name of the socket for its life, 0 for no socket.
+inline std::uint64_t cookie_of(int fd) { return option_of<std::uint64_t>(fd, SOL_SOCKET, SO_COOKIE).value_or(0); }
 
 // Returns all bytes that were ever written into the socket, a constant apart; unknown = all ones.
 inline std::uint64_t written_bytes(int fd, const KernelView& view) {
@@ -112,26 +117,15 @@ inline bool is_encrypted_in_kernel(int fd) {
 }
 
 // Tells whether somebody restores its state (TCP_REPAIR, as CRIU does): what is written is not sent, nor acknowledged.
-inline bool is_in_repair(int fd) {
-  int value = 0;
-  socklen_t size = sizeof value;
-  return getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &value, &size) == 0 && value != 0;
-}
+inline bool is_in_repair(int fd) { return option_of<int>(fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) != 0; }
 
 inline bool is_tcp(int fd) {
-  int type = 0, protocol = 0;
-  socklen_t size = sizeof type;
-  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return false;
-  size = sizeof protocol;
-  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
+  return option_of<int>(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM &&
+         option_of<int>(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
 // Tells whether it is a connection over several paths (MPTCP), each with a window of its own.
-inline bool is_multipath(int fd) {
-  int protocol = 0;
-  socklen_t size = sizeof protocol;
-  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_MPTCP;
-}
+inline bool is_multipath(int fd) { return option_of<int>(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_MPTCP; }
 
 // Returns the ports of both ends and the peer's name (core/peers/peer.h), 0 where unknown.
 struct Ends {
