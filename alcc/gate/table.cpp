@@ -48,7 +48,7 @@ Flow* Table::find_or_make(std::uint64_t cookie) {
 
 Flow* Table::flow(int fd) {
   const std::uintptr_t slot = load(fd);
-  if (slot != kUnknown) return (slot & kTag) == kFlow ? reinterpret_cast<Flow*>(slot) : nullptr;
+  if (slot != kUnknown) return flow_in(slot);
   if (!process().is_here()) return nullptr;  // what is said here is another's, and so are the locks that it takes
   if (!is_tcp(fd)) {
     if (is_multipath(fd)) process().report.exempted("it may use several paths (MPTCP)");
@@ -92,8 +92,7 @@ void Table::forget(int fd, const Flow* flow) {
 void Table::close(int fd) {
   const std::uintptr_t slot = load(fd);
   if (slot == kUnknown) return;
-  if ((slot & kTag) == kEpoll) {
-    auto* epoll = reinterpret_cast<Epoll*>(slot & ~kTag);
+  if (Epoll* epoll = epoll_in(slot)) {
     store(fd, kUnknown);
     const std::lock_guard guard(lock_);
     std::erase(epoll->fds, fd);
@@ -102,7 +101,7 @@ void Table::close(int fd) {
     free_epolls_.push_back(epoll);
     return;
   }
-  Flow* flow = known_flow(fd);
+  Flow* flow = flow_in(slot);
   if (!flow) {
     store(fd, kUnknown);
     return;
@@ -125,11 +124,11 @@ void Table::duplicate(int fd, int copy) {
   if (fd == copy) return;
   const std::uintptr_t slot = load(fd);
   store(copy, kUnknown);
-  if ((slot & kTag) == kEpoll) {
+  if (Epoll* epoll = epoll_in(slot)) {
     const std::lock_guard guard(lock_);
-    reinterpret_cast<Epoll*>(slot & ~kTag)->fds.push_back(copy);
+    epoll->fds.push_back(copy);
     store(copy, slot);
-  } else if (slot != kUnknown && (slot & kTag) == kFlow) {
+  } else if (flow_in(slot)) {
     flow(copy);
   }
 }
@@ -144,13 +143,9 @@ void Table::release(Flow* flow) {
 }
 
 Epoll* Table::epoll(int fd) {
-  const auto known = [&]() -> Epoll* {
-    const std::uintptr_t slot = load(fd);
-    return (slot & kTag) == kEpoll ? reinterpret_cast<Epoll*>(slot & ~kTag) : nullptr;
-  };
-  if (Epoll* epoll = known()) return epoll;
+  if (Epoll* epoll = epoll_in(load(fd))) return epoll;
   const std::lock_guard guard(lock_);
-  Epoll* epoll = known();  // another thread may have registered with it meanwhile: two would not close together
+  Epoll* epoll = epoll_in(load(fd));  // another thread may have registered meanwhile: two would not close together
   if (epoll) return epoll;
   if (free_epolls_.empty()) {
     epoll = epolls_.emplace_back(std::make_unique<Epoll>()).get();

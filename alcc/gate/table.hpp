@@ -33,10 +33,7 @@ class Table {
   // The same, where a connection that was closed past the C library may have had the number before.
   Flow* verified_flow(int fd);
   // The same, but only what is known already.
-  Flow* known_flow(int fd) const {
-    const std::uintptr_t slot = load(fd);
-    return (slot & kTag) == kFlow && slot != kUnknown ? reinterpret_cast<Flow*>(slot) : nullptr;
-  }
+  Flow* known_flow(int fd) const { return flow_in(load(fd)); }
   // Whether there is anything to forget when it is closed.
   bool is_known(int fd) const { return load(fd) != kUnknown; }
   // The caller holds the flow's lock and found that the socket is not this descriptor's: the slot is unknown again.
@@ -49,7 +46,7 @@ class Table {
   void release(Flow* flow);
 
   Epoll* epoll(int fd);
-  bool is_epoll(int fd) const { return (load(fd) & kTag) == kEpoll; }
+  bool is_epoll(int fd) const { return epoll_in(load(fd)); }
   int fd_of(const Epoll* epoll, std::uint32_t generation);
 
   // Visits every flow of the first so many chunks; there are chunks() at present, and never fewer later.
@@ -77,6 +74,12 @@ class Table {
   using FdChunk = std::array<std::atomic<std::uintptr_t>, kFdsPerChunk>;
   using FlowChunk = std::array<Flow, kFlowsPerChunk>;
 
+  static Flow* flow_in(std::uintptr_t slot) {
+    return slot != kUnknown && (slot & kTag) == kFlow ? reinterpret_cast<Flow*>(slot) : nullptr;
+  }
+  static Epoll* epoll_in(std::uintptr_t slot) {
+    return (slot & kTag) == kEpoll ? reinterpret_cast<Epoll*>(slot & ~kTag) : nullptr;
+  }
   std::uintptr_t load(int fd) const {
     const auto i = static_cast<std::size_t>(fd);
     if (fd < 0 || i >= kFdsPerChunk * kFdChunks) return kForeign;
