@@ -60,7 +60,7 @@ class Population:
         self._left_bytes -= records["delivered_bytes"]
         return np.concatenate([closed, records])
 
-    def apply(self, cookies, slots, caps_pkts, expires_ns, targets_us, *_) -> None:  # type: ignore[no-untyped-def]
+    def apply(self, cookies, slots, caps_pkts, expires_ns, targets_us, renews=False) -> None:  # type: ignore[no-untyped-def]
         own = self._cookies[slots] == cookies
         self.caps_pkts[slots[own]] = caps_pkts[own]
         self.expires_ns[slots[own]] = expires_ns

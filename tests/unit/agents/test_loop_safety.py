@@ -258,7 +258,7 @@ class ArrayShim(FakeShim):
         batch["flags"][: self.closing] = 0x10
         return batch
 
-    def apply(self, *_: object) -> None:
+    def apply(self, *_: object, **__: object) -> None:
         pass
 
     def release(self, *_: object) -> None:

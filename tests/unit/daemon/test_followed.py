@@ -248,8 +248,8 @@ class Following:
     def read_again(self, **changes: object) -> None:
         """As if the file had been changed, and was read again."""
         reloader = self.kept.reloader
-        reloader._config = reloader._config.model_copy(update=changes)
-        config = reloader._config
+        reloader.config = reloader.config.model_copy(update=changes)
+        config = reloader.config
         reloader._command(config, self.load(config, config.model, config.asked))
         self.tick()
 
