@@ -408,7 +408,7 @@ def test_at_the_end_nothing_of_the_host_waits_for_a_service(folder: Path, monkey
     monkeypatch.setattr("reinet.daemon.followed.follow", lambda *_: ends_as("registry"))
     monkeypatch.setattr("reinet.daemon.processes.flow_sender.FlowSender.close", ends_as("service"))
     monkeypatch.setattr(front.EventLog, "close", ends_as("curves"))
-    monkeypatch.setattr(front.FlowRecorder, "close", ends_as("recordings"))
+    monkeypatch.setattr(front.FlowRecorder, "end_all", ends_as("recordings"))
     monkeypatch.setattr(front.MetricsServer, "close", ends_as("metrics"))
     where = RegistryConfig(address=f"unix:{folder}/nobody")
     record = RecordConfig(folder=folder / "flows", send=True)
