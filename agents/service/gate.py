@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -163,7 +163,7 @@ def main(request: Path, verdict: Path) -> int:
     return 0
 
 
-async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -> AsyncIterator[str | Verdict]:
+async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -> AsyncGenerator[str | Verdict, None]:
     """Runs the gate in a process; yields what is being measured, and the verdict last.
 
     A gate that comes to no end, or to no figures, lets nothing through: that is a verdict too, which may be overruled.
@@ -198,12 +198,14 @@ async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -
     except asyncio.TimeoutError:
         yield Verdict(False, f"the gate took more than {gate.minutes:g} minutes; see [trainer.gate]")
     finally:
-        if process is not None:  # else it was called off while the process began, which asyncio then ends
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-        for path in (request, verdict):
-            path.unlink(missing_ok=True)
+        try:
+            if process is not None:  # else it was called off while the process began, which asyncio then ends
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        finally:  # the service's end may call off the wait as well
+            for path in (request, verdict):
+                path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

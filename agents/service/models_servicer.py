@@ -81,11 +81,12 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
                 raise ServiceError(f"{name} points to {model.sha256[:12]} already")
             verdict = None
             folders = (self._registry.place(model.sha256), self._registry.place(present) if present else None)
-            async for found in gate.ask(self._gate, self._folder, *folders):
-                if isinstance(found, gate.Verdict):
-                    verdict = found
-                else:
-                    yield pb.PromoteReply(told=visible(found))
+            async with aclosing(gate.ask(self._gate, self._folder, *folders)) as asked:
+                async for found in asked:
+                    if isinstance(found, gate.Verdict):
+                        verdict = found
+                    else:
+                        yield pb.PromoteReply(told=visible(found))
             assert verdict is not None
             self._registry.measured(model.sha256, verdict.candidate)
             self._registry.measured(present, verdict.present)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -138,6 +139,24 @@ def test_a_gate_that_is_called_off_while_its_process_begins_leaves_no_request(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", called_off)
     asyncio.run(asked())
+    assert not list((tmp_path / "gate").iterdir())
+
+
+def test_a_gate_whose_process_is_not_even_waited_for_leaves_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a service calls off the wait as well, which on a slow host left the request behind."""
+    process = Mock(wait=AsyncMock(side_effect=asyncio.CancelledError))
+    process.stdout.readline, process.stderr.read = AsyncMock(return_value=b"measuring"), AsyncMock(return_value=b"")
+
+    async def asked() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            async with contextlib.aclosing(gate.ask(Gate(), tmp_path, tmp_path, None)) as replies:
+                assert await anext(replies) == "measuring"
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", AsyncMock(return_value=process))
+    asyncio.run(asked())
+    assert process.kill.called
     assert not list((tmp_path / "gate").iterdir())
 
 
