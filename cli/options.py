@@ -67,6 +67,16 @@ def note_stalls(rows: Sequence[Mapping[str, Any]]) -> None:
             say(f"note: {_who(row)}: the flow stalled, so do not use this row, which enters no mean of others")
 
 
+def note_left_out(who: str, row: Mapping[str, Any]) -> None:
+    """Says which traces' figures a training's row leaves out because the flow stalled, and where it has no rank."""
+    if row["stalled"]:
+        left = "so it is not in the means" if row["valid"] else "as on every trace, so do not quote it"
+        say(f"note: {who}: the flow stalled on {', '.join(row['stalled'])}, {left}")
+    if row["below_rule"]:
+        share = f"{100 * row['below_rule']:.3g} % of the traces"
+        say(f"note: {who}: less utilisation than every setting of the rule on {share}, so no rank there")
+
+
 def note_training(seen: Mapping[str, Sequence[str]]) -> None:
     """Says which agents' figures are of traces that shaped them, by agent the traces' names: a table does not tell."""
     from reinet.agents.evaluation.plan import training_notes  # here, for it imports numpy and --help needs none

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import a_picture, listed
+from reinet.cli.options import a_picture, listed, note_left_out
 from reinet.cli.output import JsonOption, Unwritten, check_folder, say, tell_table
 
 COLUMNS = [
@@ -76,13 +76,7 @@ def effects(
         stands = f"{row['frontier_mean']:.3f} / {row['frontier_p95']:.3f} at {row['throughput_ratio']:.3f}"
         say(f"{row['variant']}, seed {row['seed']}, {row['path']}: frontier {stands} of plain throughput")
     for row in rows:
-        who = f"{row['variant']}, seed {row['seed']}, {row['path']}"
-        if row["stalled"]:
-            left = "so it is not in the means" if row["valid"] else "as on every trace, so do not quote it"
-            say(f"note: {who}: the flow stalled on {', '.join(row['stalled'])}, {left}")
-        if row["below_rule"]:
-            share = f"{100 * row['below_rule']:.3g} % of the traces"
-            say(f"note: {who}: less utilisation than every setting of the rule on {share}, so no rank there")
+        note_left_out(f"{row['variant']}, seed {row['seed']}, {row['path']}", row)
     summary = over_seeds(rows)
     said = {"about": plan.about, "seconds": seconds, "iterations": iterations}
     tell_table(json_destination, said | {"rows": rows, "summary": summary}, summary, COLUMNS)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import listed
+from reinet.cli.options import listed, note_left_out
 from reinet.cli.output import JsonOption, check_folder, say, tell_table
 
 COLUMNS = [
@@ -61,12 +61,7 @@ def learners(
         rows.append(row)
         judged = f"frontier {row['frontier_mean']:.3f} / {row['frontier_p95']:.3f}"
         say(f"{row['name']}: {row['minutes']:.1f} minutes, {judged}")
-        if row["stalled"]:
-            left = "which its row leaves out" if row["valid"] else "as on every trace, so do not quote it"
-            say(f"note: {row['name']}: the flow stalled on {', '.join(row['stalled'])}, {left}")
-        if row["below_rule"]:
-            share = f"{100 * row['below_rule']:.3g} % of the traces"
-            say(f"note: {row['name']}: less utilisation than every setting of the rule on {share}, so no rank there")
+        note_left_out(row["name"], row)
         if row["went_on_from"]:  # its beginning may be an earlier version's of reinet
             say(f"{row['name']} was not trained anew: it went on from {row['went_on_from']}; or give another --run-dir")
     spreads = {}

@@ -84,7 +84,7 @@ def test_a_row_says_what_its_judgement_left_out(
     file = tmp_path / "tiny.toml"
     file.write_text(as_toml(TINY))
     trace = Trace.constant(12, 10).save(tmp_path / "12.trace")
-    for is_valid, told in ((True, "which its row leaves out"), (False, "as on every trace, so do not quote it")):
+    for is_valid, told in ((True, "so it is not in the means"), (False, "as on every trace, so do not quote it")):
         mean = MEAN | {"trace": "mean", "valid": is_valid, "below_rule": 0.25}
         judged = [MEAN | {"trace": "deaf.trace", "valid": False}, mean]
         monkeypatch.setattr(learners, "against_frontier", lambda *_, judged=judged, **__: judged)
