@@ -93,7 +93,8 @@ def frontier(
     write_json(json_destination, {"rows": rows, "uncapped_mrtts_ms": uncapped_ms, "trained_on": seen})
     note_refusals(rows)
     for row in rows:
-        if row["below_rule"] == 1 if row["trace"] == "mean" else row["below_rule"]:
+        # Means leave such ratios out, unless there are no others.
+        if row["below_rule"] == 1 or (row["below_rule"] and row["trace"] != "mean"):
             say(f"note: {row['agent']} on {row['trace']}: less utilisation than every setting of the rule, so no rank")
     note_stalls(rows)
     note_training(seen)
