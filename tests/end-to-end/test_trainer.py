@@ -250,14 +250,18 @@ def assert_closed(port: int, token: Path) -> None:
         assert answer.status == 200
 
 
+def sessions_of(pids: list[int]) -> set[int]:
+    """The sessions of those of some processes that still live: Ray's helpers come and go between a list and its use."""
+    found = set()
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            found.add(os.getsid(pid))
+    return found
+
+
 def members_of(sessions: set[int]) -> list[int]:
     """The processes of some sessions, also those that have written their name over their environment's mark."""
-    found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with suppress(ProcessLookupError):
-            if os.getsid(pid) in sessions:
-                found.append(pid)
-    return found
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if sessions & sessions_of([pid])]
 
 
 def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path, undisturbed: str) -> None:
@@ -276,7 +280,7 @@ def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path, undisturbed: 
         with service.client() as client:
             found = wait_for(lambda: (now := client.job(job))["iteration"] > 8 and now)
             assert found["attempt"] == 1, "the worker went on, it was not started again"
-            first_head = {os.getsid(pid) for pid in rays_of(service)}
+            first_head = sessions_of(rays_of(service))
             for pid in rays_of(service):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -285,7 +289,7 @@ def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path, undisturbed: 
             wait_for(lambda: not members_of(first_head), 20)
             found = ended(client, job)
         assert found["state"] == "done", found
-        sessions = {os.getsid(pid) for pid in rays_of(service)}
+        sessions = sessions_of(rays_of(service))
         service.end()
         wait_for(lambda: not rays_of(service) and not members_of(sessions), 20)
     finally:
