@@ -57,7 +57,6 @@ class Sender {
       timeouts_ = 0;
       application_.on_acknowledged(board_.una(), now_us);
     }
-    cap_.on_ack(board_.una());
     observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
     AckEvent event = totals(now_us);
     event.rtt_us = rtt_us;
@@ -66,6 +65,7 @@ class Sender {
     event.prior_in_flight_pkts = prior_in_flight_pkts;
     event.window_limited = usage_.limited(window_);
     event.in_order = d.una_advanced() && !d.sacked_new && !board_.has_holes();
+    cap_.on_ack(event);
     control_.on_sample(window_, event);
 
     if (probe_.out() && probe_.shows_loss(board_.una(), ack.duplicate_end)) [[unlikely]] {
@@ -229,12 +229,20 @@ class Sender {
 
   void enter_recovery(Us now_us) {
     reduction_.start(window_.cwnd_pkts);
-    window_.ssthresh_pkts = cap_.on_loss(control_, window_, LossCause::kAcks);
+    reduce(LossCause::kAcks);
     control_.on_state(State::kRecovery, totals(now_us));
     recovery_end_ = board_.next();
     probe_.forget();
-    may_undo_ = forward_rto_ = false;
+    forward_rto_ = false;
     state_ = State::kRecovery;
+  }
+
+  // A loss; what it takes may be undone when a timeout proves to have been for nothing, its own or one in its recovery.
+  void reduce(LossCause cause) {
+    prior_ssthresh_pkts_ = WindowUsage::worth(window_);
+    prior_cwnd_pkts_ = window_.cwnd_pkts;
+    window_.ssthresh_pkts = cap_.on_loss(control_, window_, cause);
+    may_undo_ = true;
   }
 
   void leave_recovery(Us now_us) {
@@ -251,12 +259,7 @@ class Sender {
     if constexpr (OwnTimeout<Control>) return give_up(now_us, send);
     forward_rto_ = state_ == State::kOpen || timeouts_ > 0;
     // A timeout on top of a recovery or another timeout reduces, and remembers what to restore, no second time.
-    if (state_ == State::kOpen || (state_ == State::kLoss && timeouts_ == 0)) {
-      prior_ssthresh_pkts_ = WindowUsage::worth(window_);
-      prior_cwnd_pkts_ = window_.cwnd_pkts;
-      window_.ssthresh_pkts = cap_.on_loss(control_, window_, LossCause::kTimeout);
-      may_undo_ = true;
-    }
+    if (state_ == State::kOpen || (state_ == State::kLoss && timeouts_ == 0)) reduce(LossCause::kTimeout);
     control_.on_state(State::kLoss, totals(now_us));
     window_.cwnd_pkts = board_.in_flight_pkts() + 1;
     recovery_end_ = board_.next();
@@ -284,7 +287,7 @@ class Sender {
     // Eifel: the ACK echoes a timestamp from before the first retransmission, so the original arrived.
     const bool original_arrived = d.una_advanced() && ack.echo_us < first_retransmission_us_;
     // F-RTO: so it did if a segment sent before the timeout and never since is delivered.
-    const bool undone = may_undo_ && (original_arrived || (forward_rto_ && d.original_below_limit));
+    const bool undone = (may_undo_ && original_arrived) || (forward_rto_ && d.original_below_limit);
     if (undone) {
       board_.unmark_lost();
       window_.cwnd_pkts = control_.on_undo(window_, prior_cwnd_pkts_);
@@ -434,7 +437,7 @@ class Sender {
   Us pace_us_ = kNever;
   State state_ = State::kOpen;
   std::uint32_t recovery_end_ = 0;                               // recovery ends when all below is acknowledged
-  std::uint32_t prior_cwnd_pkts_ = 0, prior_ssthresh_pkts_ = 0;  // before a timeout that may be undone
+  std::uint32_t prior_cwnd_pkts_ = 0, prior_ssthresh_pkts_ = 0;  // before a loss that may be undone
   RateReduction reduction_;
   std::uint32_t timeouts_ = 0;  // since the last progress
   std::uint64_t retransmitted_pkts_ = 0;

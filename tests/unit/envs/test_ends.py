@@ -249,6 +249,23 @@ def test_a_timeout_is_undone_when_a_segment_arrives_that_was_never_sent_again(ti
     assert all(seq >= flow.end for seq in sent)
 
 
+def test_timeouts_in_a_recovery_are_undone_to_the_window_from_before_it() -> None:
+    """As after an outage that began in a recovery: the second timeout looks whether it was a mistake (tcp_enter_loss),
+    and what is restored is what the recovery has remembered (tcp_undo_cwnd_reduction)."""
+    sender = DrivenSender(100 * MS, RTT_US)
+    before = sender.cwnd_pkts, sender.ssthresh_pkts
+    sender.ack(120 * MS, 0, 100 * MS, 1, 5)  # the first of ten is missing
+    assert sender.ssthresh_pkts == 5
+    sent, now_us = sender.take_sent(), 120 * MS
+    while sum(seq == 0 for _, seq in sent) < 4:  # once at first, once in the recovery, and at each timeout
+        now_us += MS
+        sender.advance(now_us)
+        sent += sender.take_sent()
+    assert (sender.cwnd_pkts, sender.ssthresh_pkts) == (1, 5)
+    sender.ack(now_us + RTT_US, 0, 100 * MS, 5, 6)
+    assert (sender.cwnd_pkts, sender.ssthresh_pkts) == before
+
+
 def test_after_a_timeout_two_new_segments_tell_whether_it_was_a_mistake() -> None:
     mistaken, right = Silence(), Silence()
     for flow in (mistaken, right):
