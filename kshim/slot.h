@@ -17,6 +17,7 @@
 
 #include "core/cc/cap_limited.h"
 #include "core/cc/fallen_window.h"
+#include "core/cc/outage.h"
 #include "core/cc/withheld_window.h"
 #include "core/flow_stats.h"
 #include "core/period.h"
@@ -38,6 +39,7 @@ struct reinet_slot {
     };
     reinet_u32 cap_limited_until;
   };
+  struct reinet_outage outage; /* the programs' own, too */
   struct reinet_period period;
 } __attribute__((aligned(REINET_CACHE_LINE_BYTES)));
 

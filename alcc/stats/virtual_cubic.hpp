@@ -45,7 +45,7 @@ class VirtualCubic {
       ack.acked_pkts = ack.delivered_pkts =
           static_cast<std::uint32_t>(part(heard.delivered_pkts, n) - part(heard.delivered_pkts, n - 1));
       ack.delivered_total_pkts = i.tcpi_delivered - heard.delivered_pkts + part(heard.delivered_pkts, n);
-      cap_.on_ack(ack.una);
+      cap_.on_ack(ack);
       control_.on_sample(window_, ack);
       if (n == 1) take_state(i.tcpi_ca_state, ack);
       if (state_ == SenderState::kRecovery) continue;

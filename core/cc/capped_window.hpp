@@ -8,6 +8,7 @@
 #include "core/cc/cap_limited.h"
 #include "core/cc/congestion_control.hpp"
 #include "core/cc/fallen_window.h"
+#include "core/cc/outage.h"
 #include "core/cc/withheld_window.h"
 
 namespace reinet {
@@ -18,8 +19,12 @@ class CappedWindow {
  public:
   void set(std::uint32_t cap_pkts) { cap_pkts_ = cap_pkts; }  // 0 = none
 
-  // At every ACK, before a loss that it tells of: all below una is acknowledged.
-  void on_ack(std::uint32_t una) { reinet_fallen_on_ack(&fallen_, una); }
+  // At every ACK, before a loss that it tells of.
+  void on_ack(const AckEvent& ack) {
+    reinet_fallen_on_ack(&fallen_, ack.una);
+    reinet_outage_on_ack(&outage_, static_cast<std::uint64_t>(ack.now_us), ack.rtt_us, ack.min_rtt_us, ack.una,
+                         ack.next);
+  }
 
   // After the control has set the window for an ACK; timeout_us: of retransmission. Where the window follows ssthresh,
   // that remembers what the cap takes away, and PRR's is left alone; a model of the path is not to learn the cap.
@@ -39,7 +44,8 @@ class CappedWindow {
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
       if (in_force_pkts > cap_pkts_) reinet_fallen_on_cap(&fallen_, in_force_pkts, ack.next);
     }
-    w.cwnd_pkts = cap_pkts_;
+    const std::uint32_t capped_pkts = reinet_outage_capped_pkts(&outage_, cap_pkts_, ack.in_flight_pkts, ack.next, 1);
+    w.cwnd_pkts = std::min(w.cwnd_pkts, capped_pkts);
   }
 
   // Returns whether it is the cap, and not the application, for which the flow counts as limited.
@@ -62,6 +68,7 @@ class CappedWindow {
  private:
   std::uint32_t cap_pkts_ = 0;
   reinet_fallen_window fallen_{};
+  reinet_outage outage_{};
   reinet_withheld_window withheld_{};
   std::uint32_t limited_until_ = 0;
 };

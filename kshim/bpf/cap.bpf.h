@@ -80,6 +80,10 @@ static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
 #endif
 }
 
+static void note_outage(const struct tcp_sock *tp, struct reinet_slot *slot, __s32 rtt_us) {
+  reinet_outage_on_ack(&slot->outage, tp->tcp_mstamp, rtt_us, tp->rtt_min.s[0].v, tp->snd_una, tp->snd_nxt);
+}
+
 /* A cap forbids a window and must not unlearn it: ssthresh remembers what the algorithm had come to, so that under a
  * higher cap, or under none, slow start leads back there within a few round trips. By congestion avoidance alone a flow
  * of a long path would pay for seconds for a cap that was too low for a moment. BBR's window follows its model, which
@@ -105,7 +109,9 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
   } else {
     note_limited(tp, slot);
   }
-  tp->snd_cwnd = cap_pkts;
+  cap_pkts = reinet_outage_capped_pkts(&slot->outage, cap_pkts, in_flight_pkts(tp), tp->snd_nxt, tp->mss_cache);
+  if (tp->snd_cwnd > cap_pkts)
+    tp->snd_cwnd = cap_pkts;
 }
 
 #endif

@@ -58,6 +58,7 @@ static __always_inline struct reinet_slot *take_slot(void *sk, __u64 cookie, __u
   slot->outstanding = outstanding;
   __builtin_memset(&slot->fallen, 0, sizeof(slot->fallen));
   reinet_withheld_forget(&slot->withheld);
+  __builtin_memset(&slot->outage, 0, sizeof(slot->outage));
   __builtin_memset(&slot->period, 0, sizeof(slot->period));
   WRITE_ONCE(slot->cookie, cookie);
   write_end(slot);

@@ -37,6 +37,7 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
   }
   if (algorithm != REINET_BBR)
     reinet_fallen_on_ack(&slot->fallen, tp->snd_una);
+  note_outage(tp, slot, sample->rtt_us);
   apply_cap(tp, slot, index, algorithm, tp->snd_cwnd);
   take_ack(tp, slot, index, sample->rtt_us, algorithm);
 }

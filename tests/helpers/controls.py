@@ -80,3 +80,11 @@ class DrivenFlow:
         self.sender.take_sent()
         self.sender.advance(self.now_us + pause_ms * MS)
         return len(self.sender.take_sent())
+
+
+def slow_starting() -> DrivenFlow:
+    """A flow whose window and flight are 40 segments, before any cap."""
+    flow = DrivenFlow()
+    while flow.sender.cwnd_pkts < 40:
+        flow.acknowledge(1)
+    return flow

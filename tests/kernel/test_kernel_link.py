@@ -170,6 +170,43 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap() -> None:
     figures_hold(outage, check, lambda done: done.link.invalid_reason)
 
 
+@pytest.mark.parametrize("cc", ["cubic", "bbr"])
+def test_a_flow_whose_cap_fell_in_an_outage_goes_on_when_it_is_over(cc: str) -> None:
+    """Of 90 packets in flight the link keeps 40, so 50 are lost from the flight's end, and the cap is 10 by then.
+
+    Without the three packets that may follow, the flow stood still for 3.6 s after an outage of 3 s.
+    """
+    busy_ms = np.arange(1, 3001)
+    trace = Trace(np.concatenate([busy_ms, busy_ms + 6000]).astype(np.uint32), "outage")
+    targets_us = np.zeros(1, np.uint32)
+
+    def through() -> LinkRun:
+        keeper = LeaseKeeper(link.shim)
+        caps_pkts = []
+        link.start()
+        while time.monotonic_ns() < link.started_ns + 8_500_000_000:
+            for record in (found := link.shim.poll(20)):
+                silent = record["flags"] & Flag.SILENCE and record["time_ns"] > link.started_ns + 1_500_000_000
+                if not caps_pkts or (silent and caps_pkts == [90]):
+                    caps_pkts.append(10 if silent else 90)
+                    cap = np.array(caps_pkts[-1:], np.uint32)
+                    keeper.put(np.array([record["cookie"]]), np.array([record["slot"]]), cap, targets_us)
+            keeper.see_alive(found)
+            keeper.tick(time.monotonic_ns())
+        assert caps_pkts == [90, 10]
+        return link.stop()
+
+    def check(done: LinkRun) -> None:
+        at_ms = done.log.departure_ms
+        over_ms = done.log.opportunity_ms[np.diff(done.log.opportunity_ms).argmax() + 1]
+        assert (at_ms < over_ms + 100).sum() > 1000, "what the link kept comes first"
+        soon = (at_ms > over_ms + 200) & (at_ms < over_ms + 1200)
+        assert soon.sum() > 100, "a cap of 10 gives 160 in that second"
+
+    with CappedLink(LinkSpec(trace, cc=cc, mrtt_ms=60.0, buffer_bytes=60_000)) as link:
+        figures_hold(through, check)
+
+
 def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     done = outage(monkeypatch)
     silent = done.records[(done.records["flags"] & Flag.NO_SAMPLE) != 0]

@@ -13,6 +13,7 @@
 #include "core/cc/cap_limited.h"
 #include "core/cc/fallen_window.h"
 #include "core/cc/kernel/reno.hpp"
+#include "core/cc/outage.h"
 #include "core/cc/withheld_window.h"
 #include "driven.hpp"
 #include "envs/sim/options.hpp"
@@ -140,6 +141,10 @@ void bind_ends(nb::module_& m) {
       .def("on_cap", &reinet_fallen_on_cap, "cwnd_pkts"_a, "next_seq"_a)
       .def("shown_pkts", &reinet_fallen_cwnd_pkts, "cwnd_pkts"_a)
       .def("ssthresh_pkts", &reinet_fallen_ssthresh_pkts, "cwnd_pkts"_a, "ssthresh_pkts"_a);
+  nb::class_<reinet_outage>(m, "Outage")
+      .def(nb::init<>())
+      .def("on_ack", &reinet_outage_on_ack, "now_us"_a, "rtt_us"_a, "min_rtt_us"_a, "una_seq"_a, "next_seq"_a)
+      .def("capped_pkts", &reinet_outage_capped_pkts, "cap_pkts"_a, "in_flight_pkts"_a, "next_seq"_a, "pkt_seq"_a);
   m.def(
       "cap_limited_until",
       [](std::uint32_t caps_own, std::uint32_t limited_until, std::uint32_t delivered_pkts,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.controls import RTT_US, DrivenFlow
+from helpers.controls import RTT_US, slow_starting
 from reinet.envs.sim._driven import FallenWindow
 
 SEQS = st.integers(0, 2**32 - 1)
@@ -55,14 +55,6 @@ def test_of_several_falls_the_highest_counts_and_a_later_one_as_high_prolongs_it
     fallen.on_cap(80, 2100)
     fallen.on_ack(2000)
     assert fallen.shown_pkts(20) == 80
-
-
-def slow_starting() -> DrivenFlow:
-    """A flow whose window and flight are 40 segments, before any cap."""
-    flow = DrivenFlow()
-    while flow.sender.cwnd_pkts < 40:
-        flow.acknowledge(1)
-    return flow
 
 
 def test_a_loss_of_what_was_sent_before_the_fall_is_not_charged_to_the_cap() -> None:
