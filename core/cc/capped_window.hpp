@@ -44,7 +44,8 @@ class CappedWindow {
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
       if (in_force_pkts > cap_pkts_) reinet_fallen_on_cap(&fallen_, in_force_pkts, ack.next);
     }
-    const std::uint32_t capped_pkts = reinet_outage_capped_pkts(&outage_, cap_pkts_, ack.in_flight_pkts, ack.next, 1);
+    const std::uint32_t capped_pkts =
+        reinet_outage_capped_pkts(&outage_, cap_pkts_, ack.in_flight_pkts, ack.una, ack.next, 1);
     w.cwnd_pkts = std::min(w.cwnd_pkts, capped_pkts);
   }
 

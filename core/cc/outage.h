@@ -19,32 +19,31 @@
 #define REINET_FOLLOWING_PKTS 3U
 
 struct reinet_outage {
-  reinet_u64 heard_us;  /* the latest ACK with an RTT sample, 0 = none yet */
-  reinet_u32 end_seq;   /* what was sent before it was over ends here; packets or bytes, and it may wrap */
-  reinet_u32 unsettled; /* not all of that is acknowledged */
+  reinet_u32 heard_us; /* the latest ACK with an RTT sample, modulo 2^32; 0 = none yet */
+  reinet_u32 end_seq;  /* of what was sent before it was over, as long as not all of that is acknowledged */
 };
 
 /* Takes an ACK: its time, its RTT sample (negative = none) and the minimum RTT, the first sequence that is not
- * acknowledged and the next one to be sent. An ACK after a silence tells of an outage where its packet has waited as
- * long: after an idle time it has not. One of a retransmission has no sample and does not end the silence.
+ * acknowledged and the next one to be sent; packets or bytes, and they may wrap. An ACK after a silence tells of an
+ * outage where its packet has waited as long: after an idle time it has not. One of a retransmission has no sample and
+ * does not end the silence.
  */
 static inline void reinet_outage_on_ack(struct reinet_outage* outage, reinet_u64 now_us, reinet_s32 rtt_us,
                                         reinet_u32 min_rtt_us, reinet_u32 una_seq, reinet_u32 next_seq) {
-  if (rtt_us >= 0) {
-    if (outage->heard_us && now_us - outage->heard_us >= REINET_OUTAGE_US &&
-        (reinet_u32)rtt_us >= (reinet_u64)min_rtt_us + REINET_OUTAGE_US) {
-      outage->end_seq = next_seq;
-      outage->unsettled = 1;
-    }
-    outage->heard_us = now_us;
-  }
-  if ((reinet_s32)(una_seq - outage->end_seq) >= 0) outage->unsettled = 0;
+  if (!outage->heard_us || (reinet_s32)(una_seq - outage->end_seq) > 0) outage->end_seq = una_seq;
+  if (rtt_us < 0) return;
+  if (outage->heard_us && (reinet_u32)now_us - outage->heard_us >= REINET_OUTAGE_US &&
+      (reinet_u32)rtt_us >= (reinet_u64)min_rtt_us + REINET_OUTAGE_US)
+    outage->end_seq = next_seq;
+  outage->heard_us = (reinet_u32)now_us;
 }
 
 /* Returns the window that a cap leaves. pkt_seq: a packet's length in sequence numbers. */
 static inline reinet_u32 reinet_outage_capped_pkts(const struct reinet_outage* outage, reinet_u32 cap_pkts,
-                                                   reinet_u32 in_flight_pkts, reinet_u32 next_seq, reinet_u32 pkt_seq) {
-  if (!outage->unsettled || next_seq - outage->end_seq >= REINET_FOLLOWING_PKTS * pkt_seq) return cap_pkts;
+                                                   reinet_u32 in_flight_pkts, reinet_u32 una_seq, reinet_u32 next_seq,
+                                                   reinet_u32 pkt_seq) {
+  if ((reinet_s32)(una_seq - outage->end_seq) >= 0) return cap_pkts;
+  if (next_seq - outage->end_seq >= REINET_FOLLOWING_PKTS * pkt_seq) return cap_pkts;
   return in_flight_pkts >= cap_pkts ? in_flight_pkts + 1 : cap_pkts;
 }
 

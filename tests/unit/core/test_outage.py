@@ -13,32 +13,57 @@ OUTAGE_US = SILENCE_NS // 1000
 CAP_PKTS = 12
 
 
-def after_an_outage(next_seq: int, una_seq: int) -> Outage:
-    """Forty packets were in flight; the first ACK has come."""
-    outage = Outage()
-    outage.on_ack(1_000_000, RTT_US, RTT_US, una_seq - 1, next_seq)
-    outage.on_ack(1_000_000 + OUTAGE_US, RTT_US + OUTAGE_US, RTT_US, una_seq, next_seq)
-    return outage
+class Flow:
+    """The rule beside a flow with 40 packets in flight, from ``una_seq`` on, whose latest ACK has just come."""
+
+    def __init__(self, una_seq: int = 960, pkt_seq: int = 1) -> None:
+        self.outage, self.pkt_seq = Outage(), pkt_seq
+        self.now_us, self.una_seq, self.sent_pkts = 1_000_000, una_seq, 40
+        self.ack(0)
+
+    def ack(self, after_us: int, rtt_us: int = RTT_US, pkts: int = 0, min_rtt_us: int = RTT_US) -> None:
+        """An ACK of so many packets, so long after the one before."""
+        self.now_us += after_us
+        self.una_seq = (self.una_seq + pkts * self.pkt_seq) % 2**32
+        self.sent_pkts -= pkts
+        self.outage.on_ack(self.now_us, rtt_us, min_rtt_us, self.una_seq, self.next_seq)
+
+    @property
+    def next_seq(self) -> int:
+        return (self.una_seq + self.sent_pkts * self.pkt_seq) % 2**32
+
+    def may_send(self) -> bool:
+        window_pkts = self.outage.capped_pkts(CAP_PKTS, self.sent_pkts, self.una_seq, self.next_seq, self.pkt_seq)
+        assert window_pkts in (CAP_PKTS, self.sent_pkts + 1)
+        return window_pkts > self.sent_pkts
 
 
 @given(SEQS, st.sampled_from([1, 1448]))
-def test_three_packets_may_follow_one_by_one_also_where_sequences_wrap(next_seq: int, pkt_seq: int) -> None:
-    outage = after_an_outage(next_seq, (next_seq - 39 * pkt_seq) % 2**32)
-    for followed in range(3):
-        assert outage.capped_pkts(CAP_PKTS, 39, (next_seq + followed * pkt_seq) % 2**32, pkt_seq) == 40
-    assert outage.capped_pkts(CAP_PKTS, 39, (next_seq + 3 * pkt_seq) % 2**32, pkt_seq) == CAP_PKTS
+def test_three_packets_may_follow_one_by_one_also_where_sequences_wrap(una_seq: int, pkt_seq: int) -> None:
+    flow = Flow(una_seq, pkt_seq)
+    assert not flow.may_send()
+    flow.ack(OUTAGE_US, RTT_US + OUTAGE_US, 1)
+    for _ in range(3):
+        assert flow.may_send()
+        flow.sent_pkts += 1
+    assert not flow.may_send()
 
 
 def test_it_is_over_when_all_is_acknowledged_that_was_in_flight() -> None:
-    outage = after_an_outage(next_seq=1000, una_seq=961)
-    outage.on_ack(2_000_000, RTT_US, RTT_US, 999, 1001)
-    assert outage.capped_pkts(CAP_PKTS, 39, 1001, 1) == 40
-    outage.on_ack(2_000_000, RTT_US, RTT_US, 1000, 1001)
-    assert outage.capped_pkts(CAP_PKTS, 39, 1001, 1) == CAP_PKTS
+    flow = Flow()
+    flow.ack(OUTAGE_US, RTT_US + OUTAGE_US, 1)
+    flow.sent_pkts += 2
+    flow.ack(1000, RTT_US, 38)
+    assert flow.outage.capped_pkts(2, flow.sent_pkts, flow.una_seq, flow.next_seq, 1) == 4
+    flow.ack(1000, RTT_US, 1)
+    assert flow.outage.capped_pkts(2, flow.sent_pkts, flow.una_seq, flow.next_seq, 1) == 2
 
 
 def test_below_the_cap_it_changes_nothing() -> None:
-    assert after_an_outage(1000, 990).capped_pkts(CAP_PKTS, CAP_PKTS - 1, 1000, 1) == CAP_PKTS
+    flow = Flow()
+    flow.ack(OUTAGE_US, RTT_US + OUTAGE_US, 30)
+    assert flow.sent_pkts == CAP_PKTS - 2
+    assert flow.outage.capped_pkts(CAP_PKTS, flow.sent_pkts, flow.una_seq, flow.next_seq, 1) == CAP_PKTS
 
 
 @pytest.mark.parametrize(
@@ -47,26 +72,22 @@ def test_below_the_cap_it_changes_nothing() -> None:
     ids=["a gap", "an idle time", "a retransmission"],
 )
 def test_what_is_no_outage(silent_us: int, rtt_us: int) -> None:
-    outage = Outage()
-    outage.on_ack(1_000_000, RTT_US, RTT_US, 900, 1000)
-    outage.on_ack(1_000_000 + silent_us, rtt_us, RTT_US, 961, 1000)
-    assert outage.capped_pkts(CAP_PKTS, 39, 1000, 1) == CAP_PKTS
+    flow = Flow()
+    flow.ack(silent_us, rtt_us, 1)
+    assert not flow.may_send()
 
 
-def test_a_flows_first_ack_and_an_unknown_minimum_are_no_outage() -> None:
-    outage = Outage()
-    outage.on_ack(1_000_000, 10 * OUTAGE_US, RTT_US, 961, 1000)
-    assert outage.capped_pkts(CAP_PKTS, 39, 1000, 1) == CAP_PKTS
-    outage.on_ack(2_000_000, 10 * OUTAGE_US, 2**32 - 1, 962, 1000)
-    assert outage.capped_pkts(CAP_PKTS, 38, 1000, 1) == CAP_PKTS
+def test_an_unknown_minimum_is_no_outage() -> None:
+    flow = Flow()
+    flow.ack(10 * OUTAGE_US, 10 * OUTAGE_US, 1, min_rtt_us=2**32 - 1)
+    assert not flow.may_send()
 
 
 def test_the_ack_of_a_retransmission_does_not_end_the_silence() -> None:
-    outage = Outage()
-    outage.on_ack(1_000_000, RTT_US, RTT_US, 900, 1000)
-    outage.on_ack(1_000_000 + OUTAGE_US, -1, RTT_US, 961, 1000)
-    outage.on_ack(1_000_001 + OUTAGE_US, RTT_US + OUTAGE_US, RTT_US, 962, 1000)
-    assert outage.capped_pkts(CAP_PKTS, 38, 1000, 1) == 39
+    flow = Flow()
+    flow.ack(OUTAGE_US - 1, -1, 1)
+    flow.ack(1, RTT_US + OUTAGE_US, 1)
+    assert flow.may_send()
 
 
 def test_the_loss_of_a_flights_end_is_found_within_a_round_trip_after_an_outage() -> None:
