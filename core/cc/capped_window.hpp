@@ -45,7 +45,7 @@ class CappedWindow {
       if (in_force_pkts > cap_pkts_) reinet_fallen_on_cap(&fallen_, in_force_pkts, ack.next);
     }
     const std::uint32_t capped_pkts =
-        reinet_outage_capped_pkts(&outage_, cap_pkts_, ack.in_flight_pkts, ack.una, ack.next, 1);
+        reinet_outage_capped_pkts(&outage_, cap_pkts_, ack.in_flight_pkts, ack.una, ack.next);
     w.cwnd_pkts = std::min(w.cwnd_pkts, capped_pkts);
   }
 

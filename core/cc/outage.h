@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * The packets that may follow an outage whatever the cap. One rule, in C that the BPF verifier accepts, for the
- * kernel's wrappers and the simulator's sender. The gate needs none: a timeout in the outage takes all that is in
- * flight for lost, so packets may wait in the kernel, and leave with the first ACK.
+ * The packet that may follow an outage whatever the cap. One rule, in C that the BPF verifier accepts, for the kernel's
+ * wrappers and the simulator's sender. The gate needs none: a timeout in the outage takes all that is in flight for
+ * lost, so packets may wait in the kernel, and leave with the first ACK.
  *
  * What an outage shows of the path makes a cap fall, mostly below what is in flight by then. If the end of that was
  * lost, because the link's buffer overflowed meanwhile, nothing may be sent any more, so no later packet tells of the
  * loss, and the loss probe and the timeout wait for a part or a multiple of a smoothed RTT that is by then nearly as
- * long as the outage. Without a cap each ACK after the outage lets a packet follow. So it does under a cap, until three
- * have followed: after as many the loss of all that was sent before them is certain (DupThresh of RFC 6675, RFC 8985).
+ * long as the outage. Without a cap each ACK after the outage lets a packet follow. Under one a single packet does: its
+ * ACK shows what was lost before it (RFC 8985).
  */
 #ifndef REINET_OUTAGE_H
 #define REINET_OUTAGE_H
@@ -16,7 +16,6 @@
 #include "core/period.h"
 
 #define REINET_OUTAGE_US (REINET_SILENCE_NS / 1000)
-#define REINET_FOLLOWING_PKTS 3U
 
 struct reinet_outage {
   reinet_u32 heard_us; /* the latest ACK with an RTT sample, modulo 2^32; 0 = none yet */
@@ -38,13 +37,11 @@ static inline void reinet_outage_on_ack(struct reinet_outage* outage, reinet_u64
   outage->heard_us = (reinet_u32)now_us;
 }
 
-/* Returns the window that a cap leaves. pkt_seq: a packet's length in sequence numbers. */
+/* Returns the window that a cap leaves. */
 static inline reinet_u32 reinet_outage_capped_pkts(const struct reinet_outage* outage, reinet_u32 cap_pkts,
-                                                   reinet_u32 in_flight_pkts, reinet_u32 una_seq, reinet_u32 next_seq,
-                                                   reinet_u32 pkt_seq) {
-  if ((reinet_s32)(una_seq - outage->end_seq) >= 0) return cap_pkts;
-  if (next_seq - outage->end_seq >= REINET_FOLLOWING_PKTS * pkt_seq) return cap_pkts;
-  return in_flight_pkts >= cap_pkts ? in_flight_pkts + 1 : cap_pkts;
+                                                   reinet_u32 in_flight_pkts, reinet_u32 una_seq, reinet_u32 next_seq) {
+  int follows = next_seq == outage->end_seq && next_seq != una_seq;
+  return follows && in_flight_pkts >= cap_pkts ? in_flight_pkts + 1 : cap_pkts;
 }
 
 #endif

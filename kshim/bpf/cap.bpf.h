@@ -109,8 +109,7 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
   } else {
     note_limited(tp, slot);
   }
-  cap_pkts =
-      reinet_outage_capped_pkts(&slot->outage, cap_pkts, in_flight_pkts(tp), tp->snd_una, tp->snd_nxt, tp->mss_cache);
+  cap_pkts = reinet_outage_capped_pkts(&slot->outage, cap_pkts, in_flight_pkts(tp), tp->snd_una, tp->snd_nxt);
   if (tp->snd_cwnd > cap_pkts)
     tp->snd_cwnd = cap_pkts;
 }

@@ -174,7 +174,7 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap() -> None:
 def test_a_flow_whose_cap_fell_in_an_outage_goes_on_when_it_is_over(cc: str) -> None:
     """Of 90 packets in flight the link keeps 40, so 50 are lost from the flight's end, and the cap is 10 by then.
 
-    Without the three packets that may follow, the flow stood still for 3.6 s after an outage of 3 s.
+    Without the packet that may follow, the flow stood still for 3.6 s after an outage of 3 s.
     """
     busy_ms = np.arange(1, 3001)
     trace = Trace(np.concatenate([busy_ms, busy_ms + 6000]).astype(np.uint32), "outage")

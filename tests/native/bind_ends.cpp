@@ -144,8 +144,7 @@ void bind_ends(nb::module_& m) {
   nb::class_<reinet_outage>(m, "Outage")
       .def(nb::init<>())
       .def("on_ack", &reinet_outage_on_ack, "now_us"_a, "rtt_us"_a, "min_rtt_us"_a, "una_seq"_a, "next_seq"_a)
-      .def("capped_pkts", &reinet_outage_capped_pkts, "cap_pkts"_a, "in_flight_pkts"_a, "una_seq"_a, "next_seq"_a,
-           "pkt_seq"_a);
+      .def("capped_pkts", &reinet_outage_capped_pkts, "cap_pkts"_a, "in_flight_pkts"_a, "una_seq"_a, "next_seq"_a);
   m.def(
       "cap_limited_until",
       [](std::uint32_t caps_own, std::uint32_t limited_until, std::uint32_t delivered_pkts,
