@@ -82,7 +82,7 @@ bool target(std::string_view text, Settings& settings) {
 bool ports(std::string_view text, Settings& settings) {
   for (const std::string_view part : split(text, ',')) {
     const auto port = number(part);
-    if (!port || *port < 1 || *port > 65535) return false;
+    if (!port || *port < 1 || *port > 65535 || *port != std::floor(*port)) return false;
     settings.ports.push_back(static_cast<std::uint16_t>(*port));
   }
   return true;

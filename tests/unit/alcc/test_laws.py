@@ -270,5 +270,6 @@ def test_a_network_that_is_too_large_is_refused() -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     replay = ctypes.CDLL(str(find_preload())).reinet_alcc_replay
     for text in ("law=fixed:2", "law=fixed:99999", "law=rule:", "law=nothing", "target=1", "ports=0", "what=1", "law",
-                 "shadow=true", "always=yes", "no_io_uring=", "law=rule:inf", "target=1:4294967296"):  # fmt: skip
+                 "ports=80.5", "shadow=true", "always=yes", "no_io_uring=", "law=rule:inf",
+                 "target=1:4294967296"):  # fmt: skip
         assert replay(text.encode(), None, ctypes.c_size_t(0), None, None) == -1, text
