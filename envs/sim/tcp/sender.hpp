@@ -233,7 +233,6 @@ class Sender {
     control_.on_state(State::kRecovery, totals(now_us));
     recovery_end_ = board_.next();
     probe_.forget();
-    forward_rto_ = false;
     state_ = State::kRecovery;
   }
 
@@ -242,7 +241,6 @@ class Sender {
     prior_ssthresh_pkts_ = WindowUsage::worth(window_);
     prior_cwnd_pkts_ = window_.cwnd_pkts;
     window_.ssthresh_pkts = cap_.on_loss(control_, window_, cause);
-    may_undo_ = true;
   }
 
   void leave_recovery(Us now_us) {
@@ -276,7 +274,6 @@ class Sender {
   void give_up(Us now_us, Send&& send) {
     state_ = State::kLoss;
     recovery_end_ = board_.next();
-    forward_rto_ = may_undo_ = false;
     heard_us_ = now_us;
     control_.on_timeout(window_, now_us, board_.in_flight_pkts());
     cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us(), window_.cwnd_pkts);
@@ -287,7 +284,7 @@ class Sender {
     // Eifel: the ACK echoes a timestamp from before the first retransmission, so the original arrived.
     const bool original_arrived = d.una_advanced() && ack.echo_us < first_retransmission_us_;
     // F-RTO: so it did if a segment sent before the timeout and never since is delivered.
-    const bool undone = (may_undo_ && original_arrived) || (forward_rto_ && d.original_below_limit);
+    const bool undone = !OwnTimeout<Control> && (original_arrived || (forward_rto_ && d.original_below_limit));
     if (undone) {
       board_.unmark_lost();
       window_.cwnd_pkts = control_.on_undo(window_, prior_cwnd_pkts_);
@@ -306,7 +303,6 @@ class Sender {
   void open(Us now_us) {
     state_ = State::kOpen;
     control_.on_state(state_, totals(now_us));
-    may_undo_ = forward_rto_ = false;
     first_retransmission_us_ = kNever;
   }
 
@@ -445,7 +441,7 @@ class Sender {
   RetransmissionTimer timer_;
   Us reorder_us_ = kNever;
   LossProbe probe_;
-  bool may_undo_ = false, forward_rto_ = false, new_data_first_ = false;
+  bool forward_rto_ = false, new_data_first_ = false;
 };
 
 }  // namespace reinet
