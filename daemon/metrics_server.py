@@ -29,6 +29,8 @@ MOST_WAITING = 64
 REST_S = 0.1
 REQUEST_S = 3.0
 """To be read takes a request milliseconds, and so does its answer once it is there; what drips is cut off."""
+SOCKET_MODE = 0o660
+"""Its owner and group: a Prometheus of another user is put into the group."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -102,6 +104,12 @@ class _Server(ThreadingMixIn, TCPServer):
         handler: Any = _Handler
         super().__init__(address, cast(type[StreamRequestHandler], handler))
 
+    def server_bind(self) -> None:
+        # What bind(2) makes has this mode at most. Curves are written by now, so a umask, the whole process', is none.
+        if self.address_family == sockets.AF_UNIX:
+            os.fchmod(self.socket.fileno(), SOCKET_MODE)
+        super().server_bind()
+
     def get_request(self) -> Any:
         try:
             return super().get_request()
@@ -168,8 +176,6 @@ class MetricsServer:
 
 def _on_unix_socket(registry: CollectorRegistry, path: Path) -> _Server:
     path.unlink(missing_ok=True)
-    before = os.umask(0o117)  # its owner and group: a Prometheus of another user is put into the group
-    try:
-        return _Server(registry, sockets.AF_UNIX, str(path))
-    finally:
-        os.umask(before)
+    server = _Server(registry, sockets.AF_UNIX, str(path))
+    path.chmod(SOCKET_MODE)  # whatever the umask
+    return server

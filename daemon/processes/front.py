@@ -62,13 +62,14 @@ def answer(
     from reinet.daemon.followed import address_of, follow
     from reinet.daemon.processes.flow_sender import FlowSender
 
+    afar = cast(Served, LoopAfar(ends.loop, Served))
+    # Before any thread makes files: its socket is made under a narrow umask, which is the whole process'.
+    server = ControlServer(claim, afar, called, afar.swap_model)
     sink = _open_event_log(config)
     recorder = _open_recorder(config)
     keeper = threading.Thread(target=_keep, args=(ends.records, sink, recorder), name="records", daemon=True)
     if sink is not None or recorder is not None:
         keeper.start()
-    afar = cast(Served, LoopAfar(ends.loop, Served))
-    server = ControlServer(claim, afar, called, afar.swap_model)
     metrics = None
     if config.metrics is not None:
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink, recorder))

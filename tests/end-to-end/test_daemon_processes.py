@@ -258,6 +258,17 @@ def test_a_daemon_whose_answering_process_is_stopped_ends_in_order_and_says_what
     ]
 
 
+def test_a_slow_start_leaves_no_curve_without_a_folder_it_may_open(folder: Path) -> None:
+    """Sockets are made under a narrow umask, which is the whole process' own, and being root brings it no right."""
+    config = write_config(folder, log_dir=str(folder / "log"), metrics=f"unix:{folder}/metrics/metrics.sock")
+    daemon = Daemon(config, "umask")
+    daemon.wait_for(has_capped)
+    wait_for(lambda: list(folder.glob("log/serve-*/flow-50/events*")))
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert not [entry for entry in log if entry["event"] == "event log stopped"]
+
+
 def test_what_decides_and_what_answers_have_no_capability(folder: Path) -> None:
     daemon = Daemon(write_config(folder, write_model(folder)))
     daemon.wait_for(has_capped)

@@ -43,6 +43,9 @@ class LiveShim(FakeShim):
         self.polls += 1
         if fault == "shim" and self.polls > 5:
             raise OSError(5, "ring buffer torn")
+        if fault == "umask" and self.polls % 5 == 0:
+            self.open_flow(self.polls)
+            self.feed(self.polls, rtt_mean_us=40000, rtt_samples=1, min_rtt_us=20000)
         self.feed(7, rtt_mean_us=40000, rtt_least_us=35000, rtt_samples=20, min_rtt_us=20000, cwnd_pkts=60,
                   mss_bytes=1448, delivery_rate_bytes_per_s=1448000, period_ns=40000000)
         return super().poll(timeout_ms)
@@ -58,6 +61,13 @@ def open_shim(config, period, link):
         print(f"measured {period}", flush=True)
     return LiveShim()
 serve.open_shim = open_shim
+if fault == "umask":
+    umask = os.umask
+    def slow_umask(mask):
+        before = umask(mask)
+        time.sleep(0.3)
+        return before
+    os.umask = slow_umask
 if fault == "hang":
     real = serve.agent_for
     def agent_for(*asked):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,6 +116,9 @@ def test_ctrl_c_leaves_the_laws_whose_fetches_were_measured(tmp_path: Path, monk
 
 
 def commands_of(pid: int) -> str:
-    """The command lines of a process's children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return " ".join(Path(f"/proc/{child}/cmdline").read_text() for child in children)
+    """The command lines of a process's children; one that is gone before it is read has none."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/{child}/cmdline").read_text())
+    return " ".join(found)

@@ -252,6 +252,27 @@ def test_a_daemon_without_a_descriptor_left_rests_between_two_looks(
     assert "reinet_healthy 1" in ask(served.port)
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o177])
+def test_a_unix_socket_is_never_open_to_others_and_no_umask_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    path, modes = tmp_path / "metrics.sock", []
+
+    def bound(server: socketserver.TCPServer) -> None:
+        real(server)
+        modes.append(stat.S_IMODE(path.stat().st_mode))
+
+    real = metrics_server._Server.server_bind
+    monkeypatch.setattr(metrics_server._Server, "server_bind", bound)
+    before = os.umask(umask)
+    try:
+        MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop())).close()
+    finally:
+        assert os.umask(before) == umask
+    assert modes == [0o660 & ~umask]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
 def test_a_unix_socket_is_its_owners_and_groups_and_goes_with_its_claim() -> None:
     with tempfile.TemporaryDirectory(prefix="reinet-test-") as folder:
         path = Path(folder) / "own" / "metrics.sock"
