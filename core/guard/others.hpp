@@ -20,6 +20,12 @@
 // faster just then gives more at the same wait too. Nor is it an answer when the flow waits much less while it sends
 // more: then the link changed. A BBR, whose window does not follow a higher cap at once, has no such excuse.
 //
+// A link that serves its flows in turns is asked as well. There a flow waits for its turn, as long under any cap,
+// though each turn drains the queue; what a lower cap takes is the rate, until next to nothing is left. The evidence is
+// a stretch in which the mean RTT stays the same while the flow gets less than before: a queue of its own, on a link
+// that changes, does not keep so still. Under twice the cap the mean RTT must stay, and there must be more, and then
+// less; a flow that gets no more is alone.
+//
 // Both answers may still be a link's, and in 20 s a flow that is alone fills a deep queue. It shows at once, though:
 // its wait grows without end at the rate that it had. Such a flow is capped again. One that is left alone for the
 // second time in short is not asked so, because a foreign queue grows as well when somebody joins it.
@@ -51,6 +57,14 @@ constexpr double kForeignRoomShare = 0.6;
 // Below one half, which is what a second flow of the same kind leaves to the first. Beside BBR a capped flow kept 0.37
 // of what it had uncapped, beside Cubic 0.2.
 constexpr double kForeignRateShare = 0.45;
+// Or, for a link in turns: the running mean of the RTT over kLatestRounds stayed within so many times its least, and
+// the rate below so much of what it had been. Over eleven recordings, Cubic and BBR, flows that were alone were asked
+// so once in two minutes, and left alone never; with 1.2 once in five minutes, and then turns of a third of the time
+// were missed on a path of 10 ms.
+constexpr double kSteadyTimes = 1.3;
+constexpr double kSteadyRateShare = 0.8;
+// A flow that turned out to be alone is not asked so again for so long: each time its own queue doubles for a moment.
+constexpr std::uint64_t kSteadyRestNs = 30'000'000'000;
 // Longer than it takes to find out again, so that a flow beside others is plain for most of the time; and not so long
 // that those who could share a short queue wait for it in vain. A multiple nearer than a quarter is passed over.
 // Simulated, 45 hours of flows that were alone were uncapped by mistake for 364 s in all, where one question and 20 s
@@ -98,8 +112,9 @@ class OthersQueue {
       window_ = {};
     }
     const double passed_rounds = rounds_of(s);
-    if (!waits(s)) {
-      begin_stretch();
+    rtt_.add(s, passed_rounds);
+    if (!goes_on_waiting(s)) {
+      begin_stretch(s);
       if (s.time_ns < until_ns_ && s.cap_pkts == 0) see_uncapped(s, passed_rounds);
     } else {
       rounds_ += passed_rounds;
@@ -139,14 +154,31 @@ class OthersQueue {
     double bytes_per_ns() const { return bytes_per_round / rounds_ns; }
   };
 
+  // The mean RTT over the latest round trips, and whether it has just become another one.
+  struct SteadyRtt {
+    double rounds = 0, mean_us = 0, least_us = 0, most_us = 0;
+    void add(const reinet_flow_stats& s, double passed_rounds) {
+      rounds += passed_rounds;
+      mean_us += weight_in_mean(passed_rounds, rounds, kLatestRounds) * (s.rtt_mean_us - mean_us);
+      least_us = std::min(least_us, mean_us);
+      most_us = std::max(most_us, mean_us);
+      changed = most_us > kSteadyTimes * least_us;
+      if (changed) least_us = most_us = mean_us;
+    }
+    bool changed = true;
+  };
+
   enum class Cap { usual, raised, taken_back };
 
-  void begin_stretch() {
+  void begin_stretch(const reinet_flow_stats& s) {
+    if (asked_rtt_us_ != 0 && !was_left_alone_soon_before(s)) rested_ns_ = s.time_ns + kSteadyRestNs;
+    asked_rtt_us_ = 0;
     stretch_ = {};
     latest_ = asked_ = {};
     rounds_ = 0;
     least_pkts_ = 0;
     cap_ = Cap::usual;
+    never_drains_ = is_steady_ = true;
   }
 
   bool was_left_alone_soon_before(const reinet_flow_stats& s) const {
@@ -157,9 +189,13 @@ class OthersQueue {
     stretch_.add(s);
     latest_.add(s, passed_rounds);
     const bool again = was_left_alone_soon_before(s);
-    if (rounds_ < (again ? kAgainRounds : kForeignRounds) || stretch_.took_ns < (again ? kAgainNs : kForeignNs) ||
-        stretch_.bytes_per_ns() >= kForeignRateShare * peak_bytes_per_ns_)
+    if (rounds_ < (again ? kAgainRounds : kForeignRounds) || stretch_.took_ns < (again ? kAgainNs : kForeignNs)) return;
+    if (stretch_.bytes_per_ns() >= (never_drains_ ? kForeignRateShare : kSteadyRateShare) * peak_bytes_per_ns_) {
+      if (!never_drains_) begin_stretch(s);  // by now there may be a queue of others, which never drains
       return;
+    }
+    asked_rtt_us_ = rtt_.mean_us;
+    is_steady_ = true;
     least_pkts_ = static_cast<std::uint32_t>(std::ceil(kAskTimes * latest_.cap_pkts));
     cap_ = Cap::raised;
     rounds_ = 0;
@@ -170,7 +206,7 @@ class OthersQueue {
     if (rounds_ < kAskRounds) return;
     const bool raised = cap_ == Cap::raised;
     if (is_alone(raised ? latest_ : asked_, raised ? asked_ : latest_)) {
-      begin_stretch();
+      begin_stretch(s);
     } else if (raised) {
       cap_ = Cap::taken_back;
       latest_ = asked_;
@@ -193,10 +229,12 @@ class OthersQueue {
   }
 
   // Returns whether round trips under a cap and under one of kAskTimes as much are a lone flow's, or a link's that
-  // changed: a wait that falls by so much as the flow sends more is nobody's queue.
-  static bool is_alone(const Latest& low, const Latest& high) {
-    return (high.wait_us >= kAskedWaitTimes * low.wait_us &&
-            high.bytes_per_ns() < kAskedRateTimes * low.bytes_per_ns()) ||
+  // changed: a wait that falls by so much as the flow sends more is nobody's queue. Where turns drain the queue the
+  // wait may fall, too.
+  bool is_alone(const Latest& low, const Latest& high) const {
+    const bool same_rate = high.bytes_per_ns() < kAskedRateTimes * low.bytes_per_ns();
+    if (!never_drains_) return same_rate;
+    return (same_rate && high.wait_us >= kAskedWaitTimes * low.wait_us) ||
            low.wait_us >= kAskedWaitTimes * high.wait_us;
   }
 
@@ -209,21 +247,29 @@ class OthersQueue {
     uncapped_ = {};
     uncapped_rounds_ = 0;
     peak_bytes_per_ns_ = 0;  // by then the link may be another one
-    begin_stretch();
+    begin_stretch(s);
+    rested_ns_ = 0;
   }
 
-  static bool waits(const reinet_flow_stats& s) {
-    const double room_us = static_cast<double>(s.target_us) - s.min_rtt_us;
-    return s.cap_pkts != 0 && !(s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) &&
-           s.rtt_least_us > s.min_rtt_us + kForeignRoomShare * room_us;
+  // Returns whether the stretch goes on, as one in which the queue never drains or as one in which the RTT is the same.
+  bool goes_on_waiting(const reinet_flow_stats& s) {
+    if (s.cap_pkts == 0 || s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) return false;
+    const double long_us = s.min_rtt_us + kForeignRoomShare * (static_cast<double>(s.target_us) - s.min_rtt_us);
+    never_drains_ &= s.rtt_least_us > long_us;
+    is_steady_ &= cap_ != Cap::usual ? rtt_.mean_us <= kSteadyTimes * asked_rtt_us_
+                                     : !rtt_.changed && rtt_.mean_us > long_us && s.time_ns >= rested_ns_;
+    return never_drains_ || is_steady_;
   }
 
   Delivered window_, stretch_, uncapped_;
   Latest latest_, asked_;
-  double rounds_ = 0, peak_bytes_per_ns_ = 0, uncapped_rounds_ = 0, before_wait_us_ = 0, before_bytes_per_ns_ = 0;
-  std::uint64_t until_ns_ = 0;
+  SteadyRtt rtt_;
+  double rounds_ = 0, asked_rtt_us_ = 0, peak_bytes_per_ns_ = 0, uncapped_rounds_ = 0, before_wait_us_ = 0,
+         before_bytes_per_ns_ = 0;
+  std::uint64_t until_ns_ = 0, rested_ns_ = 0;
   std::uint32_t least_pkts_ = 0;
   Cap cap_ = Cap::usual;
+  bool never_drains_ = true, is_steady_ = true;  // the whole stretch; one of them at least
   unsigned doublings_ = 0;
 };
 

@@ -112,14 +112,16 @@ def test_a_hanging_model_does_not_keep_it_from_ending(folder: Path) -> None:
 
 def test_a_broken_shim_ends_it_with_caps_lifted(folder: Path) -> None:
     daemon = Daemon(write_config(folder), fault="shim")
-    code, out, log = daemon.end()
-    assert code == 1
+    out, err = daemon.process.communicate(timeout=DEADLINE_S)
+    assert daemon.process.returncode == 1
+    log = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     starts = 1 + MOST_RESTARTS
     assert [json.loads(line) for line in out.splitlines()] == [{"cap_at_close_pkts": 0}] * starts
     assert sum("ring buffer torn" in entry.get("exception", "") for entry in log) == starts
     events = [entry["event"] for entry in log]  # of two processes, each of which writes its own in its own time
     assert events.count("starting anew") == MOST_RESTARTS
-    assert events.count("giving up") == 1
+    # On a slow host the shim breaks before the process that answers is there: then the last start has failed.
+    assert events.count("giving up") + err.count("it cannot be started anew") == 1
     assert not daemon.socket.parent.exists()
 
 
