@@ -47,6 +47,7 @@ class WeightedTrace(Trace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kind(f"trace {self.name}: weight", self.weight, Real, "a number above 0")
         if not 0 < self.weight < math.inf:
             raise ConfigError(f"trace {self.name}: weight is {self.weight}; give a number above 0")
 

@@ -390,7 +390,7 @@ def test_weights_that_are_all_the_same_draw_as_no_weights_do() -> None:
     assert names_drawn(STEADIES, 50) == names_drawn([weighted(trace, 7.0) for trace in STEADIES], 50)
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_weight_is_a_number_above_0(weight: float) -> None:
-    with pytest.raises(ConfigError, match="trace a: weight is"):
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan"), "3", None])
+def test_a_weight_is_a_number_above_0(weight: Any) -> None:
+    with pytest.raises(ConfigError, match=r"trace a: weight.* a number above 0"):
         WeightedTrace(STEADY.opportunities_ms, "a", None, weight)
