@@ -16,6 +16,7 @@ from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.agents.evaluation.batch import MOST_ROWS, figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import Normaliser, PeriodConfig, round_caps
+from reinet.core.errors import ConfigError
 from reinet.core.records import FlowStatsArray
 from reinet.envs.link.metrics import Metrics, frontier_ratio
 from reinet.envs.link.spec import LinkSpec
@@ -26,6 +27,8 @@ FIXED_CAPS_PKTS = (5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100)
 """The knob of a fixed cap."""
 WINDOWED = "scalefree-5x20"
 """The feature set whose rule takes its maximum over a time, not over so many periods: the same at any cadence."""
+MEAN = "mean"
+"""The row of the means has this in the place of a trace's name."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,9 @@ def against_frontier(
     where none is left, the row has those all the same, is not ``valid`` and enters no mean. Ratios to a frontier that
     rank nothing (``below_rule``) enter none either; where there are no others, the means are of what there is. With
     ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept once. Raises
-    ConfigError for a scenario in which no data comes through.
+    ConfigError as ``require_rows`` does.
     """
-    scenarios = [scenario.require_data() for scenario in scenarios]
+    require_rows(scenarios)
     paths = [[replace(s.path, seed=s.path.seed + run) for run in range(runs)] for s in scenarios]
     rules: dict[PeriodConfig, list[list[Baseline]]] = {}
     caps: dict[PeriodConfig, list[list[list[Point]]]] = {}
@@ -176,6 +179,17 @@ def against_frontier(
     return rows
 
 
+def require_rows(scenarios: Sequence[Scenario]) -> None:
+    """Raises ConfigError for a scenario in which no data comes through, or whose row nobody could tell from the means'.
+
+    ``reinet bench learners`` asks before its first training, for a refusal after it has lost hours.
+    """
+    for scenario in scenarios:
+        if scenario.require_data().trace.name == MEAN:
+            file = scenario.trace.path or MEAN
+            raise ConfigError(f"trace {file}: the row of the means has its name; rename the file")
+
+
 def with_mean(scenarios: Sequence[Scenario], rows: Sequence[dict[str, float]]) -> list[dict[str, object]]:
     """Returns each scenario's row, by its trace, and one of the means of those that are valid, of all where none is.
 
@@ -188,7 +202,7 @@ def with_mean(scenarios: Sequence[Scenario], rows: Sequence[dict[str, float]]) -
         for key in rows[0]
     }
     mean["valid"] = any(row["valid"] for row in rows)
-    names = [*(scenario.trace.name for scenario in scenarios), "mean"]
+    names = [*(scenario.trace.name for scenario in scenarios), MEAN]
     return [{"trace": name, **row} for name, row in zip(names, [*rows, mean], strict=True)]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from reinet.agents.decide.baselines import Clairvoyant, NoCap
 from reinet.agents.decide.protocol import Agent, View
 from reinet.agents.evaluation.batch import figures_of, logs
-from reinet.agents.evaluation.frontier import with_mean
+from reinet.agents.evaluation.frontier import require_rows, with_mean
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import PeriodConfig
 from reinet.core.target import MOST_MS
@@ -50,9 +50,9 @@ def within_targets(
     plain utilisation itself; ``refused_share`` is the share of decisions in which the guard refused a cap, so that the
     flow ran uncapped, ``capped_share`` that of decisions of which a cap came. In the row of the means ``can_be_kept``,
     ``ok`` and ``throughput_kept`` are shares. A row is not ``valid``, and enters no mean, where the flow stalled under
-    the agent, plain control or every clairvoyant cap. Raises ConfigError for a scenario in which no data comes through.
+    the agent, plain control or every clairvoyant cap. Raises ConfigError as ``require_rows`` does.
     """
-    scenarios = [scenario.require_data() for scenario in scenarios]
+    require_rows(scenarios)
     plain = [_runs(NoCap(), [scenario], threads)[0] for scenario in scenarios]
     at_cadence: dict[PeriodConfig, list[list[_Done]]] = {}
     rows: list[dict[str, object]] = []

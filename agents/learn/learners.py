@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from reinet.agents.decide.names import make_agent
-from reinet.agents.evaluation.frontier import against_frontier
+from reinet.agents.evaluation.frontier import against_frontier, require_rows
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.checkpoint import checkpoints, refuse_a_run
 from reinet.agents.learn.config import TrainConfig
@@ -75,16 +75,17 @@ def side_by_side(
     that lies there already goes on, or is judged as it is, and its row says from which checkpoint. ``stalled`` are the
     traces that are left out because a flow stalled, ``below_rule`` is the share of the others on which the policy's
     ratios to the frontier rank nothing; a row is not ``valid`` where every trace would be left out.
-    Raises ConfigError before the first training for a trace that a configuration learns from or selects by, or that
-    lets no data through; for two configurations of one name; and where a run lies there that one cannot go on from:
-    that of another configuration, or any for RLlib.
+    Raises ConfigError before the first training as ``require_rows`` does; for a trace that a configuration learns from
+    or selects by; for two configurations of one name; and where a run lies there that one cannot go on from: that of
+    another configuration, or any for RLlib.
     """
     names = [config.name for config in configs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(
             f"--config: two trainings are called {twice[0]}, and each has a folder by its name; rename one"
         )
-    judges = [(scenario.require_data().trace.name, scenario.trace.sha256) for scenario in scenarios]
+    require_rows(scenarios)
+    judges = [(scenario.trace.name, scenario.trace.sha256) for scenario in scenarios]
     for config in configs:
         if found := used_traces(uses(config.traces), judges):
             name, use = found[0]

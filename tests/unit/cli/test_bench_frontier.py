@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from helpers.places import ROOT
 from reinet.agents.decide.policy import Policy
 from reinet.agents.evaluation.suites.links import peak_buffer_bytes
+from reinet.agents.learn import learners
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import training_traces
 from reinet.cli.main import app
@@ -95,6 +96,19 @@ def test_a_model_is_judged_on_its_training_traces_only_where_that_is_allowed(tmp
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["trained_on"] == {str(model): ["renamed.trace"]}
     assert f"note: {model} was trained on, or selected by, renamed.trace" in result.stderr
+
+
+@pytest.mark.parametrize("bench", ["frontier", "targets", "learners"])
+def test_a_trace_that_is_called_as_the_row_of_the_means_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str
+) -> None:
+    """Two rows of one name stood below each other, and whoever reads the JSON took one for the other."""
+    monkeypatch.setattr(learners, "train_any", lambda *_, **__: pytest.fail("a training began"))
+    trace = Trace.constant(12, 10).save(tmp_path / "mean")
+    here = ["--run-dir", str(tmp_path / "runs")] if bench == "learners" else ["--agents", "none"]
+    result = CliRunner().invoke(app, ["bench", bench, "--traces", str(trace), "--seconds", "5", *here])
+    assert isinstance(result.exception, ConfigError), result.output
+    assert str(result.exception) == f"trace {trace}: the row of the means has its name; rename the file"
 
 
 def test_who_starves_its_flow_below_every_setting_is_told_of(tmp_path: Path) -> None:
