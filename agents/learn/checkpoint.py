@@ -81,12 +81,18 @@ class State(BaseModel):
     files: dict[str, str] = {}
     """The sha256 of the other files, by name."""
 
-    @field_validator("config", mode="before")
+    @field_validator("config", mode="plain")
     @classmethod
-    def _checked(cls, config: Any) -> Any:
-        """Returns a configuration as what it is; raises ConfigError, for it is no damage where one is refused."""
-        if not isinstance(config, dict):
+    def _checked(cls, config: Any) -> TrainConfig:
+        """Returns a configuration as what it is; raises ConfigError, for it is no damage where one is refused.
+
+        One that was made already is not looked at again: that would be by what ``TrainConfig`` asks, and ``PeerConfig``
+        asks something else.
+        """
+        if isinstance(config, TrainConfig):
             return config
+        if not isinstance(config, dict):
+            raise ValueError("a configuration is an object")
         return toml_file.check(config, "this version refuses its configuration", kind_of(config), "")
 
 

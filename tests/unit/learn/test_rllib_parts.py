@@ -85,7 +85,12 @@ def test_what_would_only_keep_reinets_learner_from_learning_is_no_matter_beside_
     """RLlib's trainings have typical statistics and a replay of their own; the limit of a model is the same."""
     changes: dict[str, Any] = {"normaliser_iterations": 0, "replay": 1000}
     own = {**PEER, "feature_set": "deepcc-5x20", "rollout": {"periods": 1000}, "ddpg": {**PEER["ddpg"], **changes}}
-    assert PeerConfig.model_validate(own).ddpg.normaliser_iterations == 0
+    config = PeerConfig.model_validate(own)
+    assert config.ddpg.normaliser_iterations == 0
+    state = State(
+        config=config, iteration=1, env_steps=1, updates=1, wall_s=1.0, rng={}, baselines=[], best=None, normaliser={}
+    )
+    assert State.model_validate_json(state.model_dump_json()).config == config, "so its checkpoints are kept and read"
     with pytest.raises(ValueError, match=r"makes \d+ parameters; an actor has at most"):
         PeerConfig.model_validate({**own, "ddpg": {**own["ddpg"], "hidden": [4000, 4000]}})
 
