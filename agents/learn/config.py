@@ -421,10 +421,10 @@ class TrainConfig(_Section):
             raise ValueError("hindsight.teachers have no GRU, so an actor with ddpg.gru would learn no more than they")
         if features.inputs and not ddpg.normaliser_iterations:
             raise ValueError(f"ddpg.normaliser_iterations = 0 gives {features.name} no statistics, so it shows only 0")
-        if generations and generations + ddpg.normaliser_iterations >= self.run.iterations:
+        if generations + ddpg.normaliser_iterations >= self.run.iterations:
             raise ValueError(
                 f"evolution.generations = {generations} and ddpg.normaliser_iterations = {ddpg.normaliser_iterations} "
-                f"leave none of run.iterations = {self.run.iterations} to learn in before; give more iterations"
+                f"leave none of run.iterations = {self.run.iterations} to learn in; give more iterations"
             )
         if (frames := features.history + self.rollout.periods) > ddpg.replay:
             raise ValueError(f"ddpg.replay = {ddpg.replay} has no room for the {frames} frames of rollout.periods")

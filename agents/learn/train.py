@@ -132,7 +132,7 @@ class Run:
         scalars = self._evolve() if evolving else self._gather_and_learn(calibrating)
         self.iteration += 1
         last = self.iteration == run.iterations
-        if last and not (calibrating or self.updates):
+        if last and not self.updates:
             raise self._untaught()
         if self.updates and (self.iteration % run.evaluate_every == 0 or last):  # the first weights are nobody's best
             scalars |= self._evaluate()

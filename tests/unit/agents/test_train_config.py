@@ -81,6 +81,7 @@ def test_deepcc_is_the_papers() -> None:
         ("[ddpg]\nnormaliser_iterations = 0", r"normaliser_iterations = 0 gives deepcc-5x20 no statistics"),
         ("[ddpg]\ngamma = 0", r"ddpg\.gamma: Input should be greater than 0"),
         ("[run]\niterations = 20\n[evolution]\ngenerations = 16", r"leave none of run\.iterations = 20"),
+        ("[run]\niterations = 4", r"normaliser_iterations = 4 leave none of run\.iterations = 4 to learn in"),
         ("[rollout]\nperiods = 1000\n[ddpg]\nreplay = 1000", r"replay = 1000 has no room for the 1020 frames"),
         ("seed = ", "not TOML"),
         ("name = '../../etc'", "name"),

@@ -131,8 +131,9 @@ def test_such_a_training_that_is_told_to_end_before_says_so_as_well_and_leaves_i
 
 
 def test_a_training_that_has_only_calibrated_so_far_is_none_that_was_taught_nothing(tmp_path: Path) -> None:
-    begun = run(tmp_path, 1)
-    assert (begun.updates, begun.best) == (0, None)
+    config = TrainConfig.model_validate({**TINY, "run": {**TINY["run"], "iterations": 3}})
+    begun = train(config, tmp_path, progress=lambda _step: os.kill(os.getpid(), signal.SIGINT))
+    assert (begun.iterations, begun.updates, begun.best) == (1, 0, None)
     assert run(tmp_path, 3).updates == 2 * TINY["run"]["updates"]
 
 

@@ -117,7 +117,7 @@ def test_a_run_that_a_training_cannot_go_on_from_is_refused_before_the_first_tra
 ) -> None:
     """It was refused when its turn came, and what the trainings before it had reached was told nowhere."""
     first = TrainConfig.model_validate({**TINY, "name": "first"})
-    earlier = TrainConfig.model_validate({**TINY, "name": "second", "run": {**TINY["run"], "iterations": 1}})
+    earlier = TrainConfig.model_validate({**TINY, "name": "second", "run": {**TINY["run"], "iterations": 2}})
     train(earlier, tmp_path / "second")
     second = earlier.model_copy(update={"seed": earlier.seed + 1})
     peer = PeerConfig.model_validate({
