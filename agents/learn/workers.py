@@ -71,11 +71,15 @@ def join_ray(ray: Any, workers: int, address: str | None) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Raises OSError where nobody listens at a HOST:PORT, with ray:// before it or not.
+    """Raises OSError where nobody listens at a HOST:PORT, with ray:// before it or not, and ValueError for ray://HOST.
 
-    Ray's own client says so every minute, and never ends; the one of ray:// says nothing for half a minute.
+    Ray's own client says so every minute, and never ends; the one of ray:// says nothing for half a minute. Without a
+    port that one knocks at 443, where no Ray is: it has no default of its own.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    place = address.removeprefix("ray://")
+    if place != address and not {":", "/"} & set(place.rpartition("]")[2]):
+        raise ValueError("it has no port; ray:// needs 10001, or what --ray-client-server-port was at `ray start`")
+    host, _, port = place.rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
 
