@@ -20,6 +20,7 @@ from reinet.cli.options import (
     TargetMsOption,
     TargetOption,
     TracesOption,
+    note_targets,
     refuse_idle_buffer,
 )
 from reinet.cli.output import JsonOption, Unwritten, check_folder, progress_in_seconds, say, tell_table
@@ -98,6 +99,7 @@ def compare(
     else:
         others = split_names(beside)
     comparison = Comparison(models, others, scenarios, allow_training_traces)
+    note_targets((agent, scenario.target, mrtt_ms) for agent in comparison.agents for scenario in scenarios)
     learning = {name: learning_curves(folders) for name, folders in trainings.items()}
     for name, curves in learning.items():
         if not curves:

@@ -20,6 +20,7 @@ from reinet.cli.options import (
     TargetMsOption,
     TargetOption,
     a_picture,
+    note_targets,
     note_training,
     refuse_idle_buffer,
     refuse_said,
@@ -182,6 +183,7 @@ def evaluate(
         seed=seed,
     )
     plan = Plan(agents, compared, repeat, allow_training_traces)
+    note_targets((agent, scenario.target, mrtt_ms) for agent in plan.agents for scenario in compared)
     rows: list[dict[str, object]] = []
     pictured: dict[Scenario, list[Run]] = {}
 

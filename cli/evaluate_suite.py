@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
-from reinet.cli.options import listed, note_training
+from reinet.cli.options import listed, note_targets, note_training
 from reinet.cli.output import TextColumn, Unwritten, check_folder, console, print_table, say, write_json
 from reinet.core.disk import durable
 from reinet.core.visible import utf8
@@ -70,6 +70,7 @@ def evaluate_suite(request: Request) -> int:
     )
     if made.generated:
         say("note: no --traces were given, so links are generated from presets, not recorded")
+    note_targets((job.agent, job.scenario.target, job.scenario.path.mrtt_ms) for job in made.jobs)
     folder = request.out or OUT / suite.name
     check_folder("--out", folder)
     with Store.locked(folder) as store:

@@ -1,14 +1,19 @@
 """Options that several commands take, each with its one help text; a command's default stands with the command."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from reinet.cli.output import check_writable, say
 from reinet.core.errors import ConfigError
-from reinet.core.target import Target
+from reinet.core.target import Form, Target
+
+if TYPE_CHECKING:
+    from reinet.agents.decide.protocol import Agent
 
 _Value = TypeVar("_Value")
 
@@ -38,6 +43,23 @@ def uncapped_paths(target: Target, mrtts_ms: Iterable[float]) -> list[float]:
             say(f"note: over {mrtt_ms:g} ms every flow stays uncapped, so its figures are plain's: {error}")
             found.append(mrtt_ms)
     return found
+
+
+def note_targets(asked: Iterable[tuple[Agent, Target, float | None]]) -> None:
+    """Says once which agents were not trained for which target, on paths of these minimum RTTs in ms; None = any.
+
+    The daemon logs the same (``daemon/serve.py``).
+    """
+    said: dict[str, set[float]] = {}
+    for agent, target, min_rtt_ms in asked:
+        if trained_ms := agent.untrained_range_ms(target, min_rtt_ms):
+            its = "targets that add" if target.is_relative else "targets from"
+            note = f"{agent.name} was trained for {its} {trained_ms[0]:g} to {trained_ms[1]:g} ms, not for {target}"
+            over = said.setdefault(note, set())
+            if target.form is Form.MULTIPLE and min_rtt_ms is not None:
+                over.add(min_rtt_ms)
+    for note, over in said.items():
+        say(f"note: {note}" + (f" over {', '.join(f'{ms:g}' for ms in sorted(over))} ms" if over else ""))
 
 
 def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from reinet.alcc.launch import Law, Settings, check_command, parse_ports
+from reinet.cli.options import note_targets
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import ConfigError, ReinetError
-from reinet.core.target import Form, Target
+from reinet.core.target import Target
 
 DAEMON = Path("/run/reinet-processes/socket")
 """As configs/daemon.toml suggests it: a folder of the daemon's own lets no other user through."""
@@ -122,9 +123,7 @@ def law_of(name: str, target: Target) -> Law:
         if "/" in name:  # it was to be a model's folder
             raise
         raise ConfigError(f"{error}; beside these there are the laws {', '.join(law_names())} and daemon") from None
-    trained_ms = agent.queueing_target_range_ms if target.is_relative else agent.target_range_ms
-    if trained_ms and target.form is not Form.MULTIPLE and not trained_ms[0] <= target.amount <= trained_ms[1]:
-        say(f"{name} was trained for targets from {trained_ms[0]:g} to {trained_ms[1]:g} ms, not for {target}")
+    note_targets([(agent, target, None)])
     return agent.law_of_the_gate()
 
 

@@ -104,16 +104,14 @@ def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:
 
 
 def _check_target(agent: Agent, target: Target) -> None:
-    """Logs where the model was not trained for a target: an absolute one goes by its RTT, others by what they add."""
-    trained_ms = agent.queueing_target_range_ms if target.is_relative else agent.target_range_ms
-    if trained_ms is None:
-        return
-    if target.form is Form.MULTIPLE:  # what it leaves hangs on the path, and a server's clients have paths of all kinds
+    """Logs where the model was not trained for a target (``Agent.untrained_range_ms``)."""
+    trained_ms = agent.queueing_target_range_ms
+    if trained_ms is not None and target.form is Form.MULTIPLE:  # a server's clients have paths of all kinds
         low_ms, high_ms = (round(limit_ms / (target.amount - 1), 1) for limit_ms in trained_ms)
         log.warning("the model was trained for this target on some paths only",
                     target=str(target), paths_ms=(low_ms, high_ms), trained_queueing_ms=trained_ms)  # fmt: skip
-    elif not trained_ms[0] <= target.amount <= trained_ms[1]:
-        log.warning("the model was not trained for this target", target=str(target), trained_ms=trained_ms)
+    elif untrained_ms := agent.untrained_range_ms(target):
+        log.warning("the model was not trained for this target", target=str(target), trained_ms=untrained_ms)
 
 
 def serve(config: DaemonConfig, path: Path | None = None) -> Status:

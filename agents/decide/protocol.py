@@ -23,6 +23,7 @@ from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray
 from reinet.core.state import StateBank
 from reinet.core.states.caps import MAX_CAP_PKTS
+from reinet.core.target import Form, Target
 
 FloatArray = NDArray[np.float32]
 CapArray = NDArray[np.uint32]
@@ -101,6 +102,22 @@ class Agent(ABC):
     def identity(self) -> str:
         """Returns what says whether two agents are the same: the name, of a model the hash of its manifest."""
         return self.name
+
+    def untrained_range_ms(self, target: Target, min_rtt_ms: float | None = None) -> tuple[float, float] | None:
+        """Returns the range of targets that it was trained for where this is none of them; None where it is one.
+
+        An absolute target goes by its RTT, others by what they leave above the path's minimum RTT. For a multiple that
+        is known with the path alone: without one it is taken for one of them.
+        """
+        trained_ms = self.queueing_target_range_ms if target.is_relative else self.target_range_ms
+        if trained_ms is None:
+            return None
+        asked_ms = target.amount
+        if target.form is Form.MULTIPLE:
+            if min_rtt_ms is None:
+                return None
+            asked_ms = round(target.resolve_ms(min_rtt_ms) - min_rtt_ms, 3)  # whole microseconds, as flows have it
+        return None if trained_ms[0] <= asked_ms <= trained_ms[1] else trained_ms
 
     def bind(self, future: Future) -> None:  # noqa: B027  (optional)
         """Takes a link's future, which only a simulator has; most agents have no use for it."""

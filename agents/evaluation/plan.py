@@ -25,17 +25,17 @@ class Plan:
         self, agents: str, scenarios: Sequence[Scenario], repeat: int = 1, allow_training_traces: bool = False
     ) -> None:
         (link,) = {scenario.require_data().link for scenario in scenarios}
-        self._agents = make_agents(split_names(agents), link, scenarios[0].path.seed)
+        self.agents = make_agents(split_names(agents), link, scenarios[0].path.seed)
         for scenario in {(one.path.cc, one.actuator): one for one in scenarios}.values():
-            for agent in self._agents:
+            for agent in self.agents:
                 require_caps(agent, scenario)
-        self._again = [[agent] for agent in self._agents]  # (agents, repetitions)
+        self._again = [[agent] for agent in self.agents]  # (agents, repetitions)
         for own, name in zip(self._again, split_names(agents), strict=True):
             dices = own[0].manifest is None  # a model has none, and is not loaded once more
             own += [make_agent(name, link, scenarios[0].path.seed + n) if dices else own[0] for n in range(1, repeat)]
         self._repetitions = [[_again(scenario, number) for number in range(repeat)] for scenario in scenarios]
         traces = [scenario.trace for scenario in scenarios]
-        self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
+        self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self.agents}
         self.progress: Callable[[float], None] | None = None
         """It is told the seconds that have passed of the present run."""
 

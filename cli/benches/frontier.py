@@ -13,6 +13,7 @@ from reinet.cli.options import (
     BufferOption,
     note_refusals,
     note_stalls,
+    note_targets,
     note_training,
     uncapped_paths,
 )
@@ -78,7 +79,8 @@ def frontier(
     from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
-    target_ms = Target.parse(target).resolve_ms(mrtt_ms)
+    asked = Target.parse(target)
+    target_ms = asked.resolve_ms(mrtt_ms)
     scenarios = [
         Scenario.of(
             trace, "sim", seconds=min(seconds, trace.duration_ms / 1000), target_ms=target_ms, cc=cc, mrtt_ms=mrtt_ms,
@@ -88,7 +90,8 @@ def frontier(
     ]  # fmt: skip
     chosen = make_agents(split_names(agents))
     seen = trained_on(chosen, [scenario.trace for scenario in scenarios], allow_training_traces)
-    uncapped_ms = uncapped_paths(Target.parse(target), [mrtt_ms])
+    note_targets((agent, asked, mrtt_ms) for agent in chosen)
+    uncapped_ms = uncapped_paths(asked, [mrtt_ms])
     rows = against_frontier(chosen, scenarios, fixed=fixed, threads=threads, runs=repeat)
     write_json(json_destination, {"rows": rows, "uncapped_mrtts_ms": uncapped_ms, "trained_on": seen})
     note_refusals(rows)

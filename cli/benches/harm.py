@@ -10,7 +10,16 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Actuator, Link
-from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, ModelOption, listed, note_training, uncapped_paths
+from reinet.cli.options import (
+    MOST_REPEAT,
+    BufferOption,
+    CcOption,
+    ModelOption,
+    listed,
+    note_targets,
+    note_training,
+    uncapped_paths,
+)
 from reinet.cli.output import JsonOption, TextColumn, console, keep_json, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -109,6 +118,7 @@ def harm(
     )
     asked: dict[str, Any] = {"target": Target.parse(target), "buffer_bytes": buffer_bytes}
     loopback: list[dict[str, Any]] = []
+    note_targets((agent, asked["target"], cell.mrtt_ms) for cell in cells)
     uncapped_ms = uncapped_paths(asked["target"], (cell.mrtt_ms for cell in cells))
     if link is Link.sim:
         asked |= {"repeat": repeat or matrix.REPEAT, "threads": threads}

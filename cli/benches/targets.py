@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals, note_stalls, note_training, once
+from reinet.cli.options import (
+    AllowTrainingTraces,
+    BufferOption,
+    note_refusals,
+    note_stalls,
+    note_targets,
+    note_training,
+    once,
+)
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -53,7 +61,8 @@ def targets(
     from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
-    targets_ms = once("target", [Target.parse(text).resolve_ms(mrtt_ms) for text in target.split(",")])
+    asked = [Target.parse(text) for text in target.split(",")]
+    targets_ms = once("target", [one.resolve_ms(mrtt_ms) for one in asked])
     scenarios = [
         Scenario.of(
             trace, "sim", seconds=min(seconds, trace.duration_ms / 1000), target_ms=targets_ms[0], cc=cc,
@@ -63,6 +72,7 @@ def targets(
     ]  # fmt: skip
     chosen = make_agents(split_names(agents))
     seen = trained_on(chosen, [scenario.trace for scenario in scenarios], allow_training_traces)
+    note_targets((agent, one, mrtt_ms) for agent in chosen for one in asked)
     rows = within_targets(chosen, scenarios, targets_ms, threads)
     write_json(json_destination, {"rows": rows, "trained_on": seen})
     note_refusals(rows)

@@ -106,7 +106,7 @@ def test_usual_programs_are_not_refused() -> None:
     assert why_not_preloaded(Path(os.path.realpath(sys.executable))) is None
 
 
-def test_ports_and_laws_are_checked() -> None:
+def test_ports_and_laws_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_ports(None) == ()
     assert parse_ports("80, 443") == (80, 443)
     for text in ("", "80,", "http", "0", "65536"):
@@ -117,6 +117,9 @@ def test_ports_and_laws_are_checked() -> None:
     small = law_of(str(ROOT / "checkpoints" / "small"), TARGET)
     assert small.text == "policy"
     assert small.model
+    assert "was trained for" not in capsys.readouterr().err
+    law_of(str(ROOT / "checkpoints" / "small"), Target.parse("290ms"))
+    assert "was trained for targets from 19 to 280 ms, not for 290ms" in " ".join(capsys.readouterr().err.split())
     for law in ("random", "roccet", "fixed:1", "no-such-folder"):
         with pytest.raises(ConfigError):
             law_of(law, TARGET)

@@ -111,6 +111,37 @@ def test_a_trace_that_is_called_as_the_row_of_the_means_is_refused(
     assert str(result.exception) == f"trace {trace}: the row of the means has its name; rename the file"
 
 
+@pytest.mark.parametrize(
+    ("command", "target", "told"),
+    [
+        ("evaluate --link sim --agents {} --seconds 2", "+100ms", "targets that add 15 to 80 ms, not for +100ms"),
+        ("evaluate --link sim --agents {} --seconds 2", "+30ms", None),
+        ("bench frontier --agents {} --seconds 2", "290ms", "targets from 19 to 280 ms, not for 290ms"),
+        ("bench frontier --agents {} --seconds 2", "5x", None),
+        ("bench frontier --agents {} --seconds 2", "6x", "targets that add 15 to 80 ms, not for 6x over 20 ms"),
+        ("bench targets --agents {} --seconds 2", "40,+5ms", "targets that add 15 to 80 ms, not for +5ms"),
+        ("compare {} --beside none --seconds 2 --out {out}", "+5ms", "targets that add 15 to 80 ms, not for +5ms"),
+        (
+            "bench harm --model {} --cc cubic --mrtt-ms 20,60 --rate-mbps 12 --bytes 10000 --pause-ms= --repeat 1",
+            "2.5x",
+            "targets that add 15 to 80 ms, not for 2.5x over 60 ms",
+        ),
+    ],
+)
+def test_a_target_that_a_model_was_not_trained_for_is_said_once(
+    tmp_path: Path, command: str, target: str, told: str | None
+) -> None:
+    """The daemon warns of it; figures of such a target were told as if they were any others."""
+    model = str(ROOT / "checkpoints" / "small")
+    for mbps in (6, 12):
+        Trace.constant(mbps, 10).save(tmp_path / "traces" / f"{mbps}.trace")
+    words = [word.format(model, out=tmp_path / "out") for word in command.split()]
+    result = CliRunner().invoke(app, [*words, "--traces", str(tmp_path / "traces"), "--target", target, "--json", "-"])
+    assert result.exit_code == 0, (result.output, result.exception)
+    notes = [line for line in result.stderr.splitlines() if "was trained for" in line]
+    assert notes == ([] if told is None else [f"note: {model} was trained for {told}"])
+
+
 def test_who_starves_its_flow_below_every_setting_is_told_of(tmp_path: Path) -> None:
     """Of 200 packets that the path holds four have a fiftieth, and no setting of the rule has so few."""
     Trace.constant(24, 10).save(tmp_path / "steady.trace")
