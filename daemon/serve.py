@@ -53,6 +53,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger("reinet.serve")
 
+_SAID: set[tuple[str, Target]] = set()
+"""Identities of models with the targets for which ``agent_for`` has looked at them."""
+
 
 class Checked(NamedTuple):
     """What would decide, and the digest by which the configuration can pin it: empty for what is no model."""
@@ -90,17 +93,25 @@ def check_host(config: DaemonConfig) -> None:
 def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:
     """Returns the agent of that name for a target; logs where it is put to a use that it was not trained for.
 
-    The configuration's pin is that of its own model.
+    A process logs that once for a model and a target, however many policies have them. The configuration's pin is that
+    of its own model.
     """
     from reinet.agents.decide.names import make_agent  # with the inference library, which only a confined process loads
 
     pin = config.model_sha256 if model == config.model else None
     agent = make_agent(model, link="kernel", manifest_sha256=pin)
+    if (agent.identity, target) not in _SAID:
+        _SAID.add((agent.identity, target))
+        _check_use(agent, target)
+    return agent
+
+
+def _check_use(agent: Agent, target: Target) -> None:
+    """Logs where the model was not trained for a target, or for what it caps."""
     _check_target(agent, target)
     trained_cc = WRAPPED_CC if agent.congestion_controls is None else agent.congestion_controls
     if untrained := [cc for cc in WRAPPED_CC if cc not in trained_cc]:
         log.info("the model was not trained for every congestion control that it caps", untrained=untrained)
-    return agent
 
 
 def _check_target(agent: Agent, target: Target) -> None:
