@@ -311,7 +311,9 @@ class HindsightSection(_Section):
     """Afterwards the actor's loss keeps so much of hindsight's (TD3+BC, Fujimoto and Gu 2021)."""
 
     @model_validator(mode="after")
-    def _waits_rise(self) -> "HindsightSection":
+    def _makes_sense(self) -> "HindsightSection":
+        if self.teachers and self.weight and not self.iterations:  # without weight too, all of the section is off
+            raise ValueError(f"teachers = {self.teachers} does nothing without iterations: they only learn in those")
         if list(self.shares) != sorted(set(self.shares)):
             raise ValueError(f"waits is {self.waits}; they must rise, from above room_share, {self.room_share:g}")
         return self

@@ -75,6 +75,7 @@ def test_deepcc_is_the_papers() -> None:
         ("[links]\ncongestion_controls = []", r"links\.congestion_controls"),
         ("feature_set = 'timescales-24x1'\n[ddpg]\ngru = 8", r"ddpg\.gru reads a history, and timescales-24x1 has one"),
         ("[ddpg]\ngru = 8\n[hindsight]\nteachers = 2", r"hindsight\.teachers have no GRU"),
+        ("[hindsight]\nteachers = 2\nweight = 1.0", r"hindsight: .*teachers = 2 does nothing without iterations"),
         ("[ddpg]\ngru = 256\nhidden = [2000, 1800]", r"makes \d+ parameters; an actor has at most 4000000"),
         ("[curriculum]\ncandidates = 1", r"curriculum\.candidates: Input should be greater than or equal to 2"),
         ("[curriculum]\nshare = 1.1", r"curriculum\.share: Input should be less than or equal to 1"),
