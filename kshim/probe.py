@@ -1,7 +1,7 @@
 """Prerequisites: what this host offers the shim."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,11 @@ _KFUNCS = {
 
 _TX_START = "cwnd_event_tx_start"
 """Where the kernel knows this operation, it is in place of ``cwnd_event`` (``bpf/kernel.h``)."""
+
+_STRUCT_OPS, _LINK, _RING_BUFFER, _ITERATOR = _TYPES = (
+    "bpf_struct_ops_tcp_congestion_ops", "bpf_struct_ops_link", "bpf_ringbuf", "bpf_iter__tcp",
+)  # fmt: skip
+"""The types that a kernel has which offers what the shim is made of."""
 
 
 class Feature(NamedTuple):
@@ -81,9 +86,12 @@ def wrappable() -> dict[str, Feature]:
 
 def _functions(cc: str) -> list[str]:
     """Returns the functions that the wrapper of a congestion control calls on the running kernel."""
-    if not _in_btf(_TX_START, BTF):
-        return list(_KFUNCS[cc])
-    return [re.sub("cwnd_event$", _TX_START, name) for name in _KFUNCS[cc]]
+    return _renamed(_KFUNCS[cc]) if _in_btf(_TX_START, BTF) else list(_KFUNCS[cc])
+
+
+def _renamed(functions: Iterable[str]) -> list[str]:
+    """Returns the functions as a kernel calls them that knows ``_TX_START``."""
+    return [re.sub("cwnd_event$", _TX_START, name) for name in functions]
 
 
 def wrapper_names(suffix: str = "") -> dict[str, str]:
@@ -132,14 +140,17 @@ def _privileges() -> Feature:
 
 def _in_btf(name: str, *files: Path) -> bool:
     """Returns whether type information of the kernel or one of its modules knows the name."""
-    return any(file.exists() and _mentions(file, name) for file in files)
+    return any(file.exists() and _mentions(file)[name] for file in files)
 
 
 @cache
-def _mentions(btf: Path, name: str) -> bool:
+def _mentions(btf: Path) -> dict[str, bool]:
+    """Returns which of all the names that are ever asked for are in a file: megabytes, which nobody need keep."""
     with btf.open("rb") as file:
         data = file.read()  # sysfs allows no mapping on kernels before 6.16
-    return data.find(b"\0" + name.encode("ascii") + b"\0") >= 0
+    functions = [name for of_cc in _KFUNCS.values() for name in of_cc]
+    asked = {_TX_START, *_TYPES, *functions, *_renamed(functions)}
+    return {name: data.find(b"\0" + name.encode("ascii") + b"\0") >= 0 for name in asked}
 
 
 def _btf() -> Feature:
@@ -208,13 +219,11 @@ def _native() -> Feature:
 _FEATURES: dict[str, Callable[[], Feature]] = {
     "privileges": _privileges,
     "btf": _btf,
-    "struct_ops": _kernel_has(
-        "bpf_struct_ops_tcp_congestion_ops", "congestion controls in BPF", "Linux 5.6 or newer with CONFIG_BPF_JIT"
-    ),
-    "struct_ops_link": _kernel_has("bpf_struct_ops_link", "BPF links for congestion controls", "Linux 6.4 or newer"),
+    "struct_ops": _kernel_has(_STRUCT_OPS, "congestion controls in BPF", "Linux 5.6 or newer with CONFIG_BPF_JIT"),
+    "struct_ops_link": _kernel_has(_LINK, "BPF links for congestion controls", "Linux 6.4 or newer"),
     "congestion_controls": _congestion_controls,
-    "ring_buffer": _kernel_has("bpf_ringbuf", "BPF ring buffers", "Linux 5.8 or newer"),
-    "tcp_iterator": _kernel_has("bpf_iter__tcp", "BPF iterators over TCP sockets", "Linux 5.9 or newer"),
+    "ring_buffer": _kernel_has(_RING_BUFFER, "BPF ring buffers", "Linux 5.8 or newer"),
+    "tcp_iterator": _kernel_has(_ITERATOR, "BPF iterators over TCP sockets", "Linux 5.9 or newer"),
     "cgroup2": _cgroup2,
     "clock": _clock,
     "native": _native,

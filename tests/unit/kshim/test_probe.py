@@ -69,6 +69,16 @@ def test_a_kernel_without_one_of_a_wrappers_functions_runs_the_other_wrappers(mo
     assert "bbr has another form in the running kernel, without bbr_sndbuf_expand" in probe.why_not_capped("bbr")
 
 
+def test_the_kernels_type_information_which_is_megabytes_is_read_once(monkeypatch, tmp_path):
+    (tmp_path / "vmlinux").write_bytes(names_of("reno", "cubic", "bbr"))
+    monkeypatch.setattr(probe, "BTF", tmp_path / "vmlinux")
+    opened, real = [], Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *a, **kw: opened.append(path) or real(path, *a, **kw))
+    probe.features()
+    assert set(probe.wrapper_names()) == {"cubic", "reno", "bbr"}
+    assert opened.count(probe.BTF) == 1
+
+
 @pytest.mark.parametrize(("is_operation", "suffix"), [(0, ""), (1, "_tx_start")])
 def test_the_probe_asks_for_the_functions_that_the_wrappers_call(monkeypatch, tmp_path, is_operation, suffix):
     (tmp_path / "vmlinux").write_bytes(b"\0cwnd_event_tx_start\0" if is_operation else b"")
