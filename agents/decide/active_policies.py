@@ -71,10 +71,15 @@ class ActivePolicies:
 
     def swap(self, agent: Agent, policy: str, share: float) -> Canary:
         """Does what ``ControlLoop.swap`` says."""
-        active = self._named(policy)
-        found = self._try(agent, active)
+        named = self._named(policy)
+        name, found = named.spec.name, self._try(agent, named)
 
         def begin() -> Rows:
+            # As it is by then: what was asked for before may have made it anew, or taken it out.
+            active = next((one for one in self.all if one.spec.name == name), None)
+            if active is None:
+                self._log.warning("no swap: its policy has gone meanwhile", policy=name, model=agent.called)
+                return _NO_ROWS
             active.swap(agent, share, self._recorded(active, self._latest()), self._clock_ns())
             return _NO_ROWS
 

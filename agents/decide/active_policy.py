@@ -145,7 +145,8 @@ class ActivePolicy:
 
         What was swapped in or rolled back meanwhile stays when a new spec names the same agent again.
         """
-        here = self._pipeline.agent if self._trial is None else self._trial.candidate.agent
+        trial = self._trial  # the loop's thread may end it meanwhile
+        here = self._pipeline.agent if trial is None else trial.candidate.agent
         return spec.agent.identity not in (self.spec.agent.identity, here.identity)
 
     def words(self) -> dict[int, str]:

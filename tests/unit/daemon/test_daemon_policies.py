@@ -14,8 +14,9 @@ import structlog
 
 from helpers.loops import HEALTHY
 from helpers.places import ROOT
+from reinet.agents.decide.active_policy import ActivePolicy
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.modes import Mode
+from reinet.agents.decide.modes import Mode, PolicySpec
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import WORDS, Why
@@ -359,6 +360,33 @@ def test_what_was_swapped_in_meanwhile_stays_when_the_file_names_the_same_model_
     served.reloader.look()
     assert served.caps() == [30, 30]
     assert served.shim.target_us(7) == 70_000
+
+
+def test_a_swap_goes_to_its_policy_as_what_was_asked_for_before_has_made_it(serve: Serve) -> None:
+    """The loop's thread may not have come yet to files that took the policy out and put it in again."""
+    served = serve(f'model = "fixed:10"\n{PORT}')
+    served.caps()
+    for policies in ("", PORT):
+        served.write(f'model = "fixed:10"\n{policies}')
+        assert served.reloader.reload()
+    served.loop.swap(make_agent("fixed:30"), "tls", share=1.0)
+    assert served.caps() == [30, 10]
+    served.write('model = "fixed:10"\n')
+    assert served.reloader.reload()
+    served.loop.swap(make_agent("fixed:40"), "tls", share=1.0)
+    with structlog.testing.capture_logs() as seen:
+        assert served.caps() == [10, 10]
+    assert [(one["policy"], one["model"]) for one in seen if one["log_level"] == "warning"] == [("tls", "fixed:40")]
+
+
+def test_a_file_is_taken_up_while_a_swap_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve('model = "fixed:10"\n')
+    served.loop.swap(make_agent("fixed:20"))
+    served.caps()
+    policy = served.loop._policies.all[0]
+    looks = iter([policy._trial])  # the loop's thread ends it before the next
+    monkeypatch.setattr(ActivePolicy, "_trial", property(lambda _: next(looks, None)), raising=False)
+    assert policy.must_swap(PolicySpec(make_agent("fixed:30"), served.config.asked))
 
 
 def test_what_flows_are_measured_by_stays_whoever_decides_meanwhile(serve: Serve) -> None:
