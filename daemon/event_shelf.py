@@ -16,6 +16,7 @@ from pathlib import Path
 
 from reinet.core.errors import UNWRITABLE
 from reinet.core.tensorboard.event_file import PREFIX
+from reinet.daemon.processes.flow_recorder import age_key
 
 _START = re.compile(r"serve-\d{8}-\d{6}-\d+")
 _FLOW = re.compile(r"flow-\d+")
@@ -92,7 +93,7 @@ class EventShelf:
 
 def _files_of_others(folder: Path, own: Path) -> list[tuple[Path, int]]:
     """Returns the event files of daemons that are gone, with their sizes, oldest first; follows no link."""
-    found: list[tuple[float, Path, int]] = []
+    found: list[tuple[tuple[bool, int], Path, int]] = []
     for start in _folders(folder, _START):
         if start == own or not _is_free(start):
             continue
@@ -101,7 +102,7 @@ def _files_of_others(folder: Path, own: Path) -> list[tuple[Path, int]]:
                 for entry in entries:
                     if entry.name.startswith(PREFIX) and entry.is_file(follow_symlinks=False):
                         stat = entry.stat(follow_symlinks=False)
-                        found.append((stat.st_mtime, Path(entry.path), stat.st_size))
+                        found.append((age_key(stat.st_mtime_ns), Path(entry.path), stat.st_size))
     return [(path, size_bytes) for _, path, size_bytes in sorted(found)]
 
 

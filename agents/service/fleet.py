@@ -16,7 +16,7 @@ from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
 from reinet.core.disk import durable
 from reinet.core.errors import ServiceError, TraceError
-from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, MOST_FILES, on_disk_bytes
+from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, MOST_FILES, age_key, on_disk_bytes
 from reinet.envs.trace.flow_records import FlowRecording
 from reinet.envs.trace.trace import MAX_FILE_BYTES
 from reinet.kshim.recorded import SUFFIX
@@ -145,7 +145,7 @@ class Flows:
         with self._changing:
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             others = ((path.stat(), path) for path in owner.glob(f"*/*{SUFFIX}") if path != place)
-            kept = sorted((state.st_mtime_ns, path, on_disk_bytes(state.st_size)) for state, path in others)
+            kept = sorted((age_key(state.st_mtime_ns), path, on_disk_bytes(state.st_size)) for state, path in others)
             room_bytes = most_bytes - on_disk_bytes(staged.stat().st_size) - sum(taken for *_, taken in kept)
             room_files = MOST_FILES - 1 - len(kept)
             for _, oldest, taken_bytes in kept:

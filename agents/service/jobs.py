@@ -229,11 +229,12 @@ class Jobs:
     def over_time(self, owner: str, quota: Quota) -> str:
         """Returns what is to be said where an identity's jobs have trained for longer than its quota; else nothing.
 
-        It counts all that jobs took which ended within seven days, or have not ended.
+        It counts all that jobs took which ended within seven days, or have not ended. A job that ends in more than that
+        is from before the clock was set back, and would count until then.
         """
         used = self._database.row(
-            "SELECT coalesce(sum(wall_s), 0) AS n FROM jobs WHERE owner = ? AND (ended_s = 0 OR ended_s > ?)",
-            owner, time.time() - WEEK_S,
+            "SELECT coalesce(sum(wall_s), 0) AS n FROM jobs WHERE owner = ? AND (ended_s = 0 OR abs(ended_s - ?) < ?)",
+            owner, time.time(), WEEK_S,
         )  # fmt: skip
         assert used is not None
         if used["n"] <= quota.job_hours * 3600:

@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,6 +89,15 @@ class _Flow:
 def on_disk_bytes(size_bytes: int) -> int:
     """Returns what a file of so many bytes takes of a disk."""
     return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def age_key(modified_ns: int) -> tuple[bool, int]:
+    """Returns what sorts files by when they were written, the oldest first.
+
+    One of a later time than now is from before the clock was set back: as the newest it would be kept for as long, and
+    what is written now would go in its place.
+    """
+    return modified_ns <= time.time_ns(), modified_ns
 
 
 class FlowRecorder:
@@ -271,5 +281,5 @@ def _recorded(folder: Path) -> list[tuple[Path, int]]:
     for entry in os.scandir(folder) if folder.is_dir() else ():
         if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
             state = entry.stat(follow_symlinks=False)
-            found.append((state.st_mtime, Path(entry.path), on_disk_bytes(state.st_size)))
+            found.append((age_key(state.st_mtime_ns), Path(entry.path), on_disk_bytes(state.st_size)))
     return [(path, taken_bytes) for _, path, taken_bytes in sorted(found)]

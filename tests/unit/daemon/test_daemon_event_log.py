@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -224,9 +225,14 @@ def test_files_of_earlier_starts_count_and_make_room_first(tmp_path: Path) -> No
         log.close()
         assert held_bytes(tmp_path) <= 8_000
         assert len(read(log, 7).Scalars("flow/cap_pkts")) == 10
+        if start == 2:  # and then the clock is set back
+            before = list(log.folder.rglob("events*"))
+            for path in before:
+                os.utime(path, (time.time() + 1e7,) * 2)
     folders = sorted(tmp_path.iterdir())
     assert folders[-1] == log.folder
     assert len(folders) < 6, "folders that are empty go too"
+    assert not any(path.exists() for path in before)
 
 
 def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:

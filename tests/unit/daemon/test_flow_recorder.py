@@ -1,6 +1,8 @@
 """Flows that a daemon records: a sample, bounded, and nothing in it that names anybody."""
 
+import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +97,19 @@ def test_the_folder_stays_below_its_bound_and_the_oldest_recordings_make_room(tm
         assert taken == [BLOCK_BYTES] * 8, "a file takes whole blocks"
     assert (tmp_path / "not-ours.txt").exists()
     assert not recorder.left_out
+
+
+def test_recordings_from_before_the_clock_was_set_back_make_room_first(tmp_path: Path) -> None:
+    kept_of: list[set[Path]] = []
+    for start in range(3):
+        recorder = FlowRecorder(tmp_path, 1.0, 8 * BLOCK_BYTES, KEY)
+        for cookie in range(4):
+            recorder.take(records(10 * start + cookie, 0, 5))
+        recorder.close()
+        kept_of.append(set(flow_files([tmp_path])).difference(*kept_of))
+        for path in kept_of[start] if start == 0 else ():
+            os.utime(path, (time.time() + 1e7,) * 2)
+    assert set(flow_files([tmp_path])) == kept_of[1] | kept_of[2]
 
 
 def test_the_folder_has_no_more_files_than_may_be_and_the_newest_are_kept(

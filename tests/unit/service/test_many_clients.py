@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import inspect
 import json
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -99,6 +100,24 @@ def test_an_owners_recordings_are_so_many_at_most_and_each_takes_whole_blocks(
     monkeypatch.setattr(fleet, "MOST_FILES", 20)
     assert kept_of(Caller("bob", ALL_ROLES, megabyte), 30) == [f"f{n:03d}" for n in range(10, 30)]
     assert len(list((tmp_path / "flows" / "alice").rglob("*.flow"))) == most, "another's are left alone"
+
+
+def test_recordings_from_before_the_clock_was_set_back_make_room_for_those_that_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows, alice = Flows(tmp_path), Caller("alice", ALL_ROLES, Quota())
+    monkeypatch.setattr(fleet, "MOST_FILES", 3)
+    for number in range(6):
+        data = header(name := f"f{number}")
+
+        async def chunks(data: bytes = data) -> AsyncIterator[bytes]:
+            yield data
+
+        digest = hashlib.sha256(data).hexdigest()
+        asyncio.run(flows.receive(alice, "host", name, digest, len(data), chunks()))
+        if number < 3:
+            os.utime(tmp_path / f"flows/alice/host/{name}.flow", (time.time() + 1e7,) * 2)
+    assert sorted(path.stem for path in tmp_path.rglob("*.flow")) == ["f3", "f4", "f5"]
 
 
 def test_a_daemon_may_be_named_as_recordings_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

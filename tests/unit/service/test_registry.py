@@ -106,6 +106,16 @@ def test_latest_is_the_newest_also_where_the_clock_was_set_back(
     assert [one.id for one in jobs.all()] == [one.id for one in jobs.latest(9)] == made
 
 
+def test_hours_of_jobs_that_end_in_years_as_the_clock_was_set_back_are_not_counted(
+    registry: Registry, tmp_path: Path
+) -> None:
+    jobs = Jobs(tmp_path, registry._database, Blobs(tmp_path, registry._database), most_workers=0, code_version="test")
+    job, now_s = jobs.submit(Caller("me", ALL_ROLES, Quota()), Given("r", json.dumps(TINY))).id, time.time()
+    for ended_s, is_over in ((now_s + 60, True), (now_s + 1e8, False)):
+        jobs.set(job, wall_s=1e9, ended_s=ended_s)
+        assert bool(jobs.over_time("me", Quota())) is is_over
+
+
 def test_the_history_tells_who_when_why(registry: Registry, models: list[str]) -> None:
     registry.promote(models[0], "canary", "alice", "week 14", True, "worse")
     (line,) = registry.history("canary")
