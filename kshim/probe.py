@@ -1,5 +1,6 @@
 """Prerequisites: what this host offers the shim."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -10,6 +11,8 @@ from reinet.kshim.shim import WRAPPED_CC
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 _MOUNTS = Path("/proc/self/mounts")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+"""How the kernel writes blanks, line ends and backslashes there."""
 _STATUS = Path("/proc/self/status")
 _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
@@ -112,10 +115,11 @@ def why_not_capped(cc: str) -> str:
 
 def cgroup2_mount() -> Path | None:
     """Returns where the cgroup v2 hierarchy is mounted, or None."""
-    for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        _, where, kind, *_ = line.split(" ")
-        if kind == "cgroup2":
-            return Path(where.encode("latin-1", "surrogateescape").decode("unicode_escape"))
+    with _MOUNTS.open("rb") as mounts:  # as text, lines would end at more than what the kernel writes as numbers
+        for line in mounts:
+            _, where, kind, *_ = line.split(b" ")
+            if kind == b"cgroup2":
+                return Path(os.fsdecode(_OCTAL.sub(lambda written: bytes([int(written[1], 8)]), where)))
     return None
 
 

@@ -148,7 +148,7 @@ def _was_killed(connected: sockets.socket) -> bool:
         "3i", connected.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("3i"))
     )
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:  # it is in another pid namespace
         return False
     found = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}

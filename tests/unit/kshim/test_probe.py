@@ -1,5 +1,6 @@
 """The probe: every prerequisite has a state, a reason and, where it is missing, a cure."""
 
+import os
 import re
 from pathlib import Path
 
@@ -119,11 +120,13 @@ def test_names_of_wrappers_fit_the_kernel():
         ("proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "/sys/fs/cgroup"),
         ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\nnone /a\\040b cgroup2 rw 0 0\n", "/a b"),
         ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n", None),
+        ("none /群\\134\udcff cgroup2 rw 0 0\n", "/群\\\udcff"),
+        ("x /a\r\x0b\x85\u2028b fuse rw 0 0\ncgroup2 /c cgroup2 rw 0 0\n", "/c"),  # whoever may mount names it
     ],
 )
 def test_cgroup2_is_found_where_it_is_mounted(monkeypatch, tmp_path, mounts, mount):
     table = tmp_path / "mounts"
-    table.write_text(mounts, encoding="ascii")
+    table.write_bytes(os.fsencode(mounts))
     monkeypatch.setattr(probe, "_MOUNTS", table)
     found = probe.cgroup2_mount()
     assert (str(found) if found else None) == mount
