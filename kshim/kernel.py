@@ -4,7 +4,7 @@ import errno
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,15 @@ _CURES = {
 
 _SUFFIXES = ["", *(str(number) for number in range(1, 100))]
 """Chosen flows run ``reinet_cubic`` and the like; those of a second shim on the host ``reinet_cubic1`` and so on."""
+
+
+class Adopted(NamedTuple):
+    """What became of the flows that were open."""
+
+    waiting: int
+    """So many wait for a further call: they recover from a loss."""
+    in_time: bool = True
+    """Whether there was time for every network namespace, which is two seconds for all but the loader's own."""
 
 
 class KernelLoader:
@@ -109,16 +118,15 @@ class KernelLoader:
         except OSError as error:
             raise ShimError(f"the kernel shim cannot be attached: {error}") from error
 
-    def adopt(self) -> int:
+    def adopt(self) -> Adopted:
         """Takes over the cgroups' flows that were open before ``attach``, also what a shim that ended left; may be
         called again.
 
         None is reset: the wrapper goes on with what the flow's congestion control knows. Flows of network namespaces
-        that cannot be entered stay alone. Returns how many wait for a further call: they recover from a loss. Raises
-        ShimError where the kernel refuses.
+        that cannot be entered stay alone. Raises ShimError where the kernel refuses.
         """
         try:
-            return self._native.adopt()
+            return Adopted(*self._native.adopt())
         except OSError as error:
             raise ShimError(f"open flows cannot be taken over: {error}") from error
 
@@ -173,7 +181,7 @@ class KernelShim(MappedShim):
         """Chooses the new flows of these cgroups as ``KernelLoader.follow`` does."""
         self._loader.follow(cgroups)
 
-    def adopt(self) -> int:
+    def adopt(self) -> Adopted:
         """Takes over open flows as ``KernelLoader.adopt`` does."""
         return self._loader.adopt()
 

@@ -39,6 +39,7 @@ from reinet.daemon.reload import CHANGEABLE, LoadAgent, stamp_of
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim
+    from reinet.kshim.kernel import Adopted
 
 MOST_RESTARTS = 3
 """So many deaths in ``FORGIVEN_S`` are bad luck; more are a fault that a further start does not mend."""
@@ -87,8 +88,8 @@ class Loader(Protocol):
     def follow(self, cgroups: Sequence[Path]) -> None:
         """Chooses the flows of these cgroups from now on, in place of those before; raises ShimError."""
 
-    def adopt(self) -> int:
-        """Takes over open flows; returns how many wait for a further call."""
+    def adopt(self) -> "Adopted":
+        """Takes over open flows."""
 
     def lift_caps(self) -> None:
         """Ends every lease."""
@@ -123,6 +124,7 @@ class Supervisor:
         self._tried: list[Path] = []  # the cgroups that were last to be followed
         self._adoptions = ADOPTIONS if config.adopt else 0
         self._adopted_s = -ADOPT_EVERY_S
+        self._told_late = False
         self._children: list[Child] = []
         self._afar: LoopAfar | None = None  # what ``loop`` is
         self._deaths_s: list[float] = []
@@ -158,8 +160,12 @@ class Supervisor:
         first = self._adoptions == ADOPTIONS
         self._adoptions -= 1
         try:
-            if not self._loader.adopt() and not first:
+            adopted = self._loader.adopt()
+            if not adopted.waiting and not first:
                 self._adoptions = 0
+            if not adopted.in_time and not self._told_late:
+                self._told_late = True
+                log.warning("no time to look into every network namespace: flows that were open in others stay alone")
         except ShimError as error:
             self._adoptions = 0
             log.error("flows that were open stay alone", why=str(error))

@@ -82,18 +82,21 @@ Inodes own() {
   return {inode_of(fd.fd)};
 }
 
-void run_in(const std::vector<OwnedFd>& namespaces, const std::function<void()>& work, Deadline until) {
-  if (namespaces.empty()) return;
+// Returns whether each had its turn. A deadline that is over already may have cut the search for them short, too.
+bool run_in(const std::vector<OwnedFd>& namespaces, const std::function<void()>& work, Deadline until) {
+  bool in_time = !over(until);
+  if (namespaces.empty()) return in_time;
   std::exception_ptr failure;
   std::thread([&] {
     try {
       for (const OwnedFd& one : namespaces)
-        if (!over(until) && !setns(one.fd, CLONE_NEWNET)) work();
+        if (in_time = in_time && !over(until); in_time && !setns(one.fd, CLONE_NEWNET)) work();
     } catch (...) {
       failure = std::current_exception();
     }
   }).join();
   if (failure) std::rethrow_exception(failure);
+  return in_time;
 }
 
 // Returns the places at which namespaces are mounted; mountinfo writes blanks and the like as octal numbers.
@@ -148,17 +151,17 @@ void Namespaces::add_held(Deadline until) {
 
 }  // namespace
 
-void in_inhabited_namespaces(const std::function<void()>& work, Deadline until) {
+bool in_inhabited_namespaces(const std::function<void()>& work, Deadline until) {
   Namespaces namespaces(own());
   namespaces.add_inhabited(until);
-  run_in(namespaces.found(), work, until);
+  return run_in(namespaces.found(), work, until);
 }
 
-void in_reachable_namespaces(const std::function<void()>& work, Deadline until) {
+bool in_reachable_namespaces(const std::function<void()>& work, Deadline until) {
   Namespaces namespaces(own());
   namespaces.add_inhabited(until);
   namespaces.add_held(until);
-  run_in(namespaces.found(), work, until);
+  return run_in(namespaces.found(), work, until);
 }
 
 }  // namespace reinet

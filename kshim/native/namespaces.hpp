@@ -11,11 +11,11 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 // Runs work in every network namespace but the caller's in which a thread lives or that is mounted (ip netns, container
 // engines). Work runs in a thread that ends with this call: the caller's own namespace never changes. Namespaces that
-// cannot be entered, or whose turn has not come at the deadline, are left out.
-void in_inhabited_namespaces(const std::function<void()>& work, Deadline until);
+// cannot be entered, or whose turn has not come at the deadline, are left out; returns false where it came too early.
+bool in_inhabited_namespaces(const std::function<void()>& work, Deadline until);
 
 // The same, and then in those that only descriptors of processes hold: of the namespace itself, or of a socket that was
 // made in it. Looks at every descriptor on the host.
-void in_reachable_namespaces(const std::function<void()>& work, Deadline until);
+bool in_reachable_namespaces(const std::function<void()>& work, Deadline until);
 
 }  // namespace reinet

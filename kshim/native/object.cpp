@@ -309,12 +309,12 @@ std::uint64_t Object::choose_from(const std::string& cgroup) {
   return id;
 }
 
-std::uint32_t Object::adopt() {
+std::pair<std::uint32_t, bool> Object::adopt() {
   std::uint32_t put_off = 0;
   const auto work = [&] { put_off += static_cast<std::uint32_t>(iterate("reinet_adopt").size()); };
   work();
-  in_inhabited_namespaces(work, std::chrono::steady_clock::now() + longest_sweep);
-  return put_off;
+  const bool in_time = in_inhabited_namespaces(work, std::chrono::steady_clock::now() + longest_sweep);
+  return {put_off, in_time};
 }
 
 void Object::detach() {

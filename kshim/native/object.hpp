@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kshim/native/mapping.hpp"
@@ -47,8 +48,9 @@ class Object {
   // the first such error when all were tried. Where the first call fails nothing stays attached.
   void attach(const std::vector<std::string>& cgroups);
   // Takes over the open flows of the cgroups that attach was given last, in every network namespace that can be
-  // entered. Returns how many wait for a later call, since they recover from a loss.
-  std::uint32_t adopt();
+  // entered. Returns how many wait for a later call, since they recover from a loss, and whether there was time for
+  // every namespace.
+  std::pair<std::uint32_t, bool> adopt();
   // Undoes attach. No flow is switched from here, which would make its congestion control begin anew: each goes back to
   // its own at its next ACK and takes along what that has learned. Until then the wrapper stays on it, inert.
   void detach();

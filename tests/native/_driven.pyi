@@ -124,6 +124,9 @@ def silence(
     seen: int, owner: int, last_ack_ns: int, now_ns: int, restarted: bool = False, answered: bool = True
 ) -> tuple[int, int, int] | None: ...
 def account(records: list[tuple[int, bool]]) -> tuple[list[tuple[int, bool]], bool]: ...
+def visit_namespaces(most_ms: int, held: bool) -> tuple[int, bool]:
+    """How many network namespaces beside one's own were entered within that time, and whether it sufficed; held: also
+    those that only descriptors hold."""
 
 class DrivenRing:
     """The reader of a ring buffer of 64-bit entries; bytes: of its data, a power of two."""

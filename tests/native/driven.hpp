@@ -12,6 +12,7 @@ void bind_control(nanobind::module_& m);
 void bind_ends(nanobind::module_& m);
 void bind_law(nanobind::module_& m);
 void bind_missing(nanobind::module_& m);
+void bind_namespaces(nanobind::module_& m);
 void bind_period(nanobind::module_& m);
 void bind_ring(nanobind::module_& m);
 void bind_slots(nanobind::module_& m);

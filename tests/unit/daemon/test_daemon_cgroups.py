@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.daemon import cgroups, serve
@@ -19,6 +20,7 @@ from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes.child import Child
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.supervisor import Loader, Supervisor
+from reinet.kshim.kernel import Adopted
 
 
 @pytest.fixture
@@ -313,9 +315,9 @@ class Refusing:
         if refused := [path for path in paths if path.name == "c"]:
             raise ShimError(f"{refused[0]} cannot be attached")
 
-    def adopt(self) -> int:
+    def adopt(self) -> Adopted:
         self.looks += 1
-        return 0
+        return Adopted(waiting=0, in_time=False)
 
 
 def test_open_flows_are_taken_over_once_beside_a_cgroup_that_cannot_be_attached(
@@ -328,8 +330,11 @@ def test_open_flows_are_taken_over_once_beside_a_cgroup_that_cannot_be_attached(
     with SocketClaim(mount / "control.sock") as claim:
         supervisor = Supervisor(config, None, claim, serve.agent_for, serve.open_shim, serve.load_kernel)
     supervisor._loader = cast(Loader, loader)
-    while supervisor.adopt():  # those of the start
-        pass
+    with capture_logs() as log:
+        while supervisor.adopt():  # those of the start
+            pass
+    assert loader.looks == 2
+    assert [entry["event"].partition(":")[0] for entry in log] == ["no time to look into every network namespace"]
     for found in ([mount / "c", mount / "a"], [mount / "c", mount / "a"], [mount / "c", mount / "a/b"]):
         before = loader.looks
         with pytest.raises(ShimError, match="cannot be attached"):

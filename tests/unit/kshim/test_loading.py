@@ -6,6 +6,7 @@ import os
 import pytest
 
 from reinet.core.errors import ShimError
+from reinet.envs.sim import _driven
 from reinet.kshim import kernel
 
 
@@ -40,3 +41,11 @@ def test_a_ring_of_records_that_the_kernel_would_round_up_is_refused(records_byt
     """Records were lost there: who reads the ring goes by the size that was asked for."""
     with pytest.raises(ShimError, match="has to be a power of two"):
         kernel.KernelShim([], records_bytes=records_bytes)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_namespaces_for_which_there_was_no_time_are_told(held: bool) -> None:
+    """Flows there stayed alone without a word on hosts with more of them than two seconds are enough for."""
+    assert _driven.visit_namespaces(0, held) == (0, False)
+    _, in_time = _driven.visit_namespaces(60_000, held)
+    assert in_time
