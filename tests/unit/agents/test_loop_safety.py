@@ -290,8 +290,8 @@ def test_the_guard_misses_no_record_of_those_that_come_at_once(together: int, mo
         shim.feed(
             capped, period_ns=5_000_000, delivered_bytes=7500 if fast else 1000,
             delivery_rate_bytes_per_s=1_500_000 if fast else 200_000, srtt_us=80_000,
-            rtt_mean_us=30_000 if fast else 80_000, rtt_least_us=25_000 if fast else 70_000, rtt_last_us=80_000, rtt_samples=4, min_rtt_us=20_000,
-            mss_bytes=1448, cwnd_pkts=40, inflight_pkts=10,
+            rtt_mean_us=30_000 if fast else 80_000, rtt_least_us=25_000 if fast else 70_000,
+            rtt_last_us=80_000, rtt_samples=4, min_rtt_us=20_000, mss_bytes=1448, cwnd_pkts=40, inflight_pkts=10,
         )  # fmt: skip
         if number % together == 0:
             loop.tick()
