@@ -46,6 +46,8 @@ MOST_FILES = 4096
 would be shorter ones, of little use, and slow to list for whoever sends them or takes up the folder at a start."""
 BLOCK_BYTES = 4096
 """A file takes whole blocks of its file system, which are of this size on ext4 and XFS as they are made."""
+AHEAD_NS = 60 * 1_000_000_000
+"""The clock of a file server may be ahead of this host's by so much."""
 LEAST_S = 5.0
 """A flow of less is not kept: ``reinet traces from-flows`` and training leave it out (``envs/trace/estimate.py``)."""
 KEY_BYTES = 32
@@ -94,10 +96,10 @@ def on_disk_bytes(size_bytes: int) -> int:
 def age_key(modified_ns: int) -> tuple[bool, int]:
     """Returns what sorts files by when they were written, the oldest first.
 
-    One of a later time than now is from before the clock was set back: as the newest it would be kept for as long, and
-    what is written now would go in its place.
+    One of a much later time than now is from before the clock was set back: as the newest it would be kept for as long,
+    and what is written now would go in its place.
     """
-    return modified_ns <= time.time_ns(), modified_ns
+    return modified_ns <= time.time_ns() + AHEAD_NS, modified_ns
 
 
 class FlowRecorder:

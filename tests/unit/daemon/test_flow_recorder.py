@@ -12,7 +12,14 @@ from structlog.testing import capture_logs
 from reinet.core.errors import ConfigError, TraceError
 from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 from reinet.daemon.processes import flow_recorder
-from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, LEAST_S, FlowRecorder, on_disk_bytes, site_key
+from reinet.daemon.processes.flow_recorder import (
+    BLOCK_BYTES,
+    LEAST_S,
+    FlowRecorder,
+    age_key,
+    on_disk_bytes,
+    site_key,
+)
 from reinet.envs.trace import estimate
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
 from reinet.kshim.recorded import kept
@@ -97,6 +104,12 @@ def test_the_folder_stays_below_its_bound_and_the_oldest_recordings_make_room(tm
         assert taken == [BLOCK_BYTES] * 8, "a file takes whole blocks"
     assert (tmp_path / "not-ours.txt").exists()
     assert not recorder.left_out
+
+
+def test_a_file_servers_clock_may_be_a_little_ahead() -> None:
+    now_ns = time.time_ns()
+    in_order = [now_ns + 10**16, 0, now_ns - 10**9, now_ns + 10**10]
+    assert sorted(reversed(in_order), key=age_key) == in_order
 
 
 def test_recordings_from_before_the_clock_was_set_back_make_room_first(tmp_path: Path) -> None:
