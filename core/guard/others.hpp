@@ -57,10 +57,10 @@ constexpr double kForeignRoomShare = 0.6;
 // Below one half, which is what a second flow of the same kind leaves to the first. Beside BBR a capped flow kept 0.37
 // of what it had uncapped, beside Cubic 0.2.
 constexpr double kForeignRateShare = 0.45;
-// Or, for a link in turns: the running mean of the RTT over kLatestRounds stayed within so many times its least, and the
-// rate below so much of what it had been. Over twelve recordings, two hours with Cubic and BBR, flows that were alone
-// were asked so about once in two minutes, and six times left alone by mistake, for a second or two. With 1.2 they were
-// asked once in five minutes, and over BBR on a path of 10 ms turns of 20 ms in each 80 were missed.
+// Or, for a link in turns: the running mean of the RTT over kLatestRounds stayed within so many times its least, and
+// the rate below so much of what it had been. Over twelve recordings, two hours with Cubic and BBR, flows that were
+// alone were asked so about once in two minutes, and six times left alone by mistake, for a second or two. With 1.2
+// they were asked once in five minutes, and over BBR on a path of 10 ms turns of 20 ms in each 80 were missed.
 constexpr double kSteadyTimes = 1.3;
 constexpr double kSteadyRateShare = 0.8;
 // A flow that turned out to be alone is not asked so again for so long: each time its own queue doubles for a moment.
