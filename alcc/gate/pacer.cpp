@@ -13,6 +13,7 @@
 
 #include "alcc/base/clock.hpp"
 #include "alcc/base/futex.hpp"
+#include "alcc/base/real.hpp"
 #include "alcc/gate/process.hpp"
 
 namespace reinet::alcc {
@@ -21,6 +22,15 @@ namespace {
 
 constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr int kMostTries = 1000;
+
+// A thread's stack holds the thread_local variables of the program and its libraries, too, of which some have hundreds
+// of kilobytes: the C library tells how much that is, to those who ask by this name (OpenJDK does).
+Real<std::size_t (*)(const pthread_attr_t*)> least_stack_bytes{"__pthread_get_minstack"};
+
+std::size_t stack_bytes(const pthread_attr_t& attributes) {
+  const auto least = least_stack_bytes.get();
+  return kStackBytes + (least ? least(&attributes) : 0);
+}
 
 // Tells whether only this thread is left beside the main one, which has ended: a zombie (Z) until all have. Where there
 // is no /proc nobody can tell, and the process stays for as long as its gates are closed.
@@ -141,7 +151,7 @@ bool Pacer::start() {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setstacksize(&attributes, stack_bytes(attributes));
   const auto run = [](void* pacer) -> void* {
     static_cast<Pacer*>(pacer)->run();
     return nullptr;

@@ -65,6 +65,18 @@ def test_an_allocator_may_close_descriptors_by_number_while_the_gate_is_made(pro
     assert seen[:2] == (0, ["cancelled 1 late 0", "wrote 50000"])
 
 
+@pytest.mark.parametrize("size", [254_000, 1_000_000])
+def test_a_program_may_have_more_thread_local_variables_than_the_gates_stack_has_room_for(
+    program: Path, tmp_path: Path, size: int
+) -> None:
+    """A little less than that stack ended the process, and more let it go."""
+    source = tmp_path / "storage.cpp"
+    source.write_text(f'thread_local volatile char storage[{size}]; extern "C" char first() {{ return storage[0]; }}')
+    storage = built([str(source)], tmp_path / "storage.so", "-shared", "-fPIC")
+    seen = seen_of(program, "cancelled_write", settings(), preload=f"{{gate}}:{storage}")
+    assert seen == (0, ["cancelled 1 late 0", "wrote 50000"], "")
+
+
 def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(program: Path) -> None:
     assert seen_of(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
 
