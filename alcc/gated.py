@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from reinet.alcc.launch import MODEL_ENVIRONMENT, PRELOAD, Law, Settings, find_preload
+from reinet.alcc.launch import PRELOAD, Law, Settings, find_preload
 from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.target import Target
 
@@ -247,12 +247,10 @@ def _loaded() -> ctypes.CDLL:
 def _asked(settings: Settings) -> ctypes.CDLL:
     """Returns the library, which gates this process as it was asked to. Raises ConfigError."""
     library = _loaded()
-    if settings.law.model:  # where the library looks for it, as `reinet run` has it
-        os.environ[MODEL_ENVIRONMENT] = settings.law.model
-    try:
-        accepted = library.reinet_alcc_start(settings.text().encode()) == 0
-    finally:
-        os.environ.pop(MODEL_ENVIRONMENT, None)
+    text = settings.text()
+    if settings.law.model:  # beside the rest: the environment is the program's, and other threads may be reading it
+        text += f" model={settings.law.model}"
+    accepted = library.reinet_alcc_start(text.encode()) == 0
     if not accepted:
         raise ConfigError(
             f"law {settings.law.name!r}: there are none, rule, rule:G, fixed:N (packets), copa, verus and sprout; a "

@@ -54,11 +54,7 @@ bool law(std::string_view text, Settings& settings) {
   } else if (text == "daemon") {
     settings.law = Settings::Law::daemon;
   } else if (text == "policy") {
-    const char* model = std::getenv(kModelEnvironment);
     settings.law = Settings::Law::policy;
-    settings.model = model ? parse_model(model) : nullptr;
-    if (!settings.model) return false;
-    settings.period = settings.model->period;
   } else {
     const auto names = law_names();
     const auto named = std::find(names.begin(), names.end(), text);
@@ -66,6 +62,15 @@ bool law(std::string_view text, Settings& settings) {
     settings.law = Settings::Law::published;
     settings.published = *named;
   }
+  return true;
+}
+
+// Of the law policy; without a text the model is the environment's.
+bool model(std::string_view text, Settings& settings) {
+  const char* inherited = text.empty() ? std::getenv(kModelEnvironment) : nullptr;
+  settings.model = parse_model(inherited ? inherited : text);
+  if (!settings.model) return false;
+  settings.period = settings.model->period;
   return true;
 }
 
@@ -92,6 +97,7 @@ bool ports(std::string_view text, Settings& settings) {
 
 std::optional<Settings> parse_settings(std::string_view text) {
   Settings settings;
+  std::string_view model_text;
   for (const std::string_view pair : split(text, ' ')) {
     const std::size_t at = pair.find('=');
     if (at == std::string_view::npos) return std::nullopt;
@@ -99,6 +105,8 @@ std::optional<Settings> parse_settings(std::string_view text) {
     bool good = true;
     if (key == "law")
       good = law(value, settings);
+    else if (key == "model")
+      model_text = value;
     else if (key == "target")
       good = target(value, settings);
     else if (key == "ports")
@@ -119,6 +127,7 @@ std::optional<Settings> parse_settings(std::string_view text) {
       good = false;
     if (!good) return std::nullopt;
   }
+  if (settings.law == Settings::Law::policy && !model(model_text, settings)) return std::nullopt;
   return settings;
 }
 

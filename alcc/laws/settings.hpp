@@ -3,7 +3,8 @@
 // What the gate is asked to do, as `reinet run` puts it into the environment: REINET_ALCC="key=value key=value ...".
 //
 //   law      none | fixed:N | rule | rule:G | policy | daemon | copa | copa-default | verus | sprout
-//                                              what decides; none only measures, policy is REINET_ALCC_MODEL's
+//                                              what decides; none only measures, policy is a model
+//   model    BASE64                            that model (alcc/laws/model.hpp); without the key REINET_ALCC_MODEL's
 //   daemon   PATH                              the socket of the daemon that decides
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
 //   ports    80,443                            only connections with one of these at either end; all without the key
