@@ -22,6 +22,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <new>
+#include <optional>
 #include <vector>
 
 #include "alcc/base/clock.hpp"
@@ -226,9 +228,10 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
     return real_pselect.get()(count, read, write, except, timeout, signals.mask());
   };
   std::vector<Flow*> closed;
+  Sets watched = asked;  // here, for no memory is to end once the program's sets have changed
   while (true) {
     std::uint64_t slice_ns = kMostTickNs;
-    Sets watched = asked;
+    watched = asked;
     closed.clear();
     for (int fd = 0; fd < count; ++fd) {
       Flow* flow = asked.asks_writable(fd) ? closed_gate(fd) : nullptr;
@@ -256,6 +259,19 @@ int fresh_epoll(int epfd) {
   fresh(epfd);
   if (epfd >= 0 && process().wanted()) in_table([=](Table& table) { table.epoll(epfd); });
   return epfd;
+}
+
+// What a wait in slices keeps of the program's arrays may be more than there is memory for. Then all gates open, and
+// nothing is returned: the kernel's own call is as good.
+template <class Wait>
+std::optional<int> if_memory_lasts(Wait&& wait) {
+  try {
+    return wait();
+  } catch (const std::bad_alloc&) {
+    process().give_up("there is no memory left");
+    process().open_all();
+    return {};
+  }
 }
 
 std::uint64_t end_of(const timespec* timeout) {
@@ -294,14 +310,15 @@ REINET_HOOK int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   if (const Inside inside; inside && fds && any_closed(fds, count)) {
     const std::uint64_t end_ns =
         timeout_ms < 0 ? kUnlimited : now_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000;
-    return gated_poll(fds, count, end_ns, nullptr);
+    if (const auto ready = if_memory_lasts([=] { return gated_poll(fds, count, end_ns, nullptr); })) return *ready;
   }
   return real_poll.get()(fds, count, timeout_ms);
 }
 
 REINET_HOOK int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   if (const Inside inside; inside && fds && is_sane(timeout) && any_closed(fds, count))
-    return gated_poll(fds, count, end_of(timeout), mask);
+    if (const auto ready = if_memory_lasts([=] { return gated_poll(fds, count, end_of(timeout), mask); }))
+      return *ready;
   return real_ppoll.get()(fds, count, timeout, mask);
 }
 
@@ -321,12 +338,12 @@ REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, t
   const bool sane = !timeout || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0);
   if (const Inside inside; inside && sane && any_closed_of(count, write)) {
     const std::uint64_t end_ns = timeout ? end_of(*timeout) : kUnlimited;
-    const int result = gated_select(count, read, write, except, end_ns, nullptr);
-    if (timeout) {  // Linux tells what is left
+    const auto result = if_memory_lasts([=] { return gated_select(count, read, write, except, end_ns, nullptr); });
+    if (result && timeout) {  // Linux tells what is left
       const timespec left = timespec_of(ns_until(end_ns));
       *timeout = {left.tv_sec, left.tv_nsec / 1000};
     }
-    return result;
+    if (result) return *result;
   }
   return real_select.get()(count, read, write, except, timeout);
 }
@@ -334,6 +351,8 @@ REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, t
 REINET_HOOK int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
                         const sigset_t* mask) {
   if (const Inside inside; inside && is_sane(timeout) && any_closed_of(count, write))
-    return gated_select(count, read, write, except, end_of(timeout), mask);
+    if (const auto ready =
+            if_memory_lasts([=] { return gated_select(count, read, write, except, end_of(timeout), mask); }))
+      return *ready;
   return real_pselect.get()(count, read, write, except, timeout, mask);
 }

@@ -3,12 +3,14 @@
 // Cases of what a process has: memory (how much address space a gate takes, and the program's malloc, interrupted or
 // with nothing left), descriptors of one's own, and a connection whose state is restored.
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
 #include <cerrno>
+#include <vector>
 
 #include "connections.hpp"
 
@@ -65,6 +67,20 @@ void no_memory_left() {
     while (std::malloc(bytes)) {}
   std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
   std::printf("got %ld\n", read_for(p.peer, 10));
+}
+
+// More descriptors than are open may be: the kernel refuses them, once the gate has looked at its own.
+void no_memory_left_to_wait() {
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  std::vector<pollfd> asked(100'000, pollfd{-1, 0, 0});
+  asked.front() = {p.sender, POLLOUT, 0};
+  const rlimit few{1024, 1024}, all{address_space_bytes(), RLIM_INFINITY};
+  setrlimit(RLIMIT_NOFILE, &few);
+  setrlimit(RLIMIT_AS, &all);
+  const timespec second{1, 0};
+  std::printf("polled %d\n", poll(asked.data(), asked.size(), 1000));
+  std::printf("polled %d\n", ppoll(asked.data(), asked.size(), &second, nullptr));
 }
 
 // Reads to the end of the connection; returns 0 at its end, -1 where none came.
@@ -132,6 +148,7 @@ const Cases kPossessionCases{
     {"address_space", address_space},
     {"handler_within_malloc", handler_within_malloc},
     {"no_memory_left", no_memory_left},
+    {"no_memory_left_to_wait", no_memory_left_to_wait},
     {"own_descriptors_by_unshare", own_descriptors_by_unshare},
     {"own_descriptors_by_close_range", own_descriptors_by_close_range},
     {"own_descriptors_of_a_thread", own_descriptors_of_a_thread},

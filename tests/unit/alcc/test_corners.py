@@ -347,6 +347,13 @@ def test_a_program_without_memory_goes_on_ungated(program: Path) -> None:
     assert "there is no memory left: nothing of process" in seen[2]
 
 
+def test_a_program_without_memory_to_wait_at_a_gate_waits_without_one(program: Path) -> None:
+    """It ended by SIGABRT."""
+    seen, plain = (seen_of(program, "no_memory_left_to_wait", asked) for asked in (settings(), None))
+    assert seen[:2] == plain[:2] == (0, ["polled -1", "polled -1"])
+    assert "there is no memory left: nothing of process" in seen[2]
+
+
 def test_a_connection_of_an_initial_window_costs_no_look(program: Path) -> None:
     """Each of nginx's with 1 KB woke the gate's thread and made 22 system calls of the gate's."""
     report = Sums()
