@@ -16,7 +16,7 @@ COLUMNS = [
 MOST_FLOWS = 65_536
 """A daemon's room unless it is told otherwise (``max_flows``); these take a minute, and millions go on for hours."""
 COST_COLUMNS = [
-    "flows", "rate_mbit", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "own_ratio", "own_ratio_low", "own_ratio_high",
+    "flows", "rate_mbps", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "own_ratio", "own_ratio_low", "own_ratio_high",
     "own_plain_percent", "loader_percent", "decision_percent", "answering_percent", "bpf_percent",
 ]  # fmt: skip
 

@@ -25,7 +25,10 @@ def handover(
     how: Annotated[str, typer.Option(help="How the old daemon ends, by commas: stop, kill.")] = "stop",
     model: ModelOption = "rule",
     # 200 of these are 100 Mbit/s, which Mahimahi's delay carries on less than one core.
-    rate_mbit: Annotated[float, typer.Option(min=0.1, help="Each flow's own bottleneck.")] = 0.5,
+    # The second name is that of earlier versions.
+    rate_mbps: Annotated[
+        float, typer.Option("--rate-mbps", "--rate-mbit", min=0.1, help="Each flow's own bottleneck, in Mbit/s.")
+    ] = 0.5,
     mrtt_ms: Annotated[float, typer.Option(min=2.0, help="The path's round trip, of Mahimahi's delay.")] = 20.0,
     json_destination: JsonOption = None,
 ) -> None:
@@ -48,7 +51,7 @@ def handover(
         raise ConfigError(f"--cc {cc!r}: {', '.join(unknown)} is not wrapped; these are: {', '.join(WRAPPED_CC)}")
     if unknown := [name for name in ways if name not in HOW]:
         raise ConfigError(f"--how {how!r}: there is no {', '.join(unknown)}; use {', '.join(HOW)}")
-    rows = [asdict(measure(name, flows, way, model, rate_mbit, mrtt_ms)) for name in ccs for way in ways]
+    rows = [asdict(measure(name, flows, way, model, rate_mbps, mrtt_ms)) for name in ccs for way in ways]
     tell_table(
-        json_destination, {"rows": rows, "model": model, "rate_mbit": rate_mbit, "mrtt_ms": mrtt_ms}, rows, COLUMNS
+        json_destination, {"rows": rows, "model": model, "rate_mbps": rate_mbps, "mrtt_ms": mrtt_ms}, rows, COLUMNS
     )

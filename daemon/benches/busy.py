@@ -107,10 +107,10 @@ class Arm:
         return Arm(self.busy[pairs], self.own[pairs], self.bytes_per_s[pairs])
 
 
-def crowd(flows: int, rate_mbit: float, variables: Mapping[str, str] | None = None) -> Senders:
+def crowd(flows: int, rate_mbps: float, variables: Mapping[str, str] | None = None) -> Senders:
     """Returns such a crowd, sending; ``variables`` are ``Senders``'."""
-    buffer_bytes = round(min(rate_mbit * 125 * BUFFERED_MS, MOST_BUFFERED_BYTES))
-    return Senders(CC, flows, rate_mbit, MRTT_MS, buffer_bytes, SAMPLE_S, variables)
+    buffer_bytes = round(min(rate_mbps * 125 * BUFFERED_MS, MOST_BUFFERED_BYTES))
+    return Senders(CC, flows, rate_mbps, MRTT_MS, buffer_bytes, SAMPLE_S, variables)
 
 
 def arms_in_turn(pairs: int) -> Iterator[bool]:

@@ -24,7 +24,7 @@ class Cost(busy.Paired):
     """One crowd's figures, the daemon's over plain's; shares are percent of one core, medians over the pairs."""
 
     flows: int
-    rate_mbit: float
+    rate_mbps: float
     cc: str
     seconds: float
     """Each arm of a pair was measured for so long."""
@@ -37,7 +37,7 @@ class Cost(busy.Paired):
     flows_capped: int
 
 
-def measure(flows: int, rate_mbit: float, pairs: int, seconds: float, model: str) -> Cost:
+def measure(flows: int, rate_mbps: float, pairs: int, seconds: float, model: str) -> Cost:
     """Returns what the daemon costs such a crowd; needs root and Mahimahi. Raises LinkError and DaemonError."""
     idle_before = busy.idle_share(seconds)
     arms: dict[bool, list[busy.Window]] = {False: [], True: []}
@@ -46,7 +46,7 @@ def measure(flows: int, rate_mbit: float, pairs: int, seconds: float, model: str
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         own = stack.enter_context(_own_cgroup())
-        path = stack.enter_context(busy.crowd(flows, rate_mbit))
+        path = stack.enter_context(busy.crowd(flows, rate_mbps))
         groups = (own, path.cgroup)
         path.wait(busy.SETTLE_S)
         for served in busy.arms_in_turn(pairs):
@@ -68,7 +68,7 @@ def measure(flows: int, rate_mbit: float, pairs: int, seconds: float, model: str
     return Cost(
         **busy.paired(plain, capped, (idle_before, busy.idle_share(seconds))),
         flows=flows,
-        rate_mbit=rate_mbit,
+        rate_mbps=rate_mbps,
         cc=busy.CC,
         seconds=seconds,
         loader_percent=processes["loader"],
@@ -119,7 +119,7 @@ def _counting_bpf() -> Iterator[None]:
 def measure_all(pairs: int, seconds: float, model: str, say: Callable[[str], None]) -> list[Cost]:
     """Returns the figures of every crowd."""
     rows = []
-    for flows, rate_mbit in busy.CROWDS:
-        say(f"{flows} flows of {rate_mbit:g} Mbit/s, {pairs} pairs")
-        rows.append(measure(flows, rate_mbit, pairs, seconds, model))
+    for flows, rate_mbps in busy.CROWDS:
+        say(f"{flows} flows of {rate_mbps:g} Mbit/s, {pairs} pairs")
+        rows.append(measure(flows, rate_mbps, pairs, seconds, model))
     return rows

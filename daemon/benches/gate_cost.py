@@ -24,7 +24,7 @@ class GateCost(busy.Paired):
 
     law: str
     flows: int
-    rate_mbit: float
+    rate_mbps: float
     cc: str
     seconds: float
     """Each arm of a pair was measured for so long."""
@@ -33,13 +33,13 @@ class GateCost(busy.Paired):
     """Smoothed round trips: without a gap between both the gate did not bind."""
 
 
-def measure(law: Law, flows: int, rate_mbit: float, pairs: int, seconds: float) -> GateCost:
+def measure(law: Law, flows: int, rate_mbps: float, pairs: int, seconds: float) -> GateCost:
     """Returns what the gate costs such a crowd; needs root and Mahimahi. Raises LinkError and DaemonError."""
     idle_before = busy.idle_share(seconds)
     arms: dict[bool, list[tuple[busy.Window, Run]]] = {False: [], True: []}
     for gated in busy.arms_in_turn(pairs):
         variables = Settings(law=law, target=TARGET).variables() if gated else None
-        with busy.crowd(flows, rate_mbit, variables) as path:
+        with busy.crowd(flows, rate_mbps, variables) as path:
             path.wait(busy.SETTLE_S)
             arms[gated].append((busy.window(path, seconds, (path.cgroup,)), path.end()))
     plain, capped = ([(took, run.total_rate(*took.span_s)) for took, run in arms[arm]] for arm in (False, True))
@@ -48,7 +48,7 @@ def measure(law: Law, flows: int, rate_mbit: float, pairs: int, seconds: float) 
         **busy.paired(plain, capped, (idle_before, busy.idle_share(seconds))),
         law=law.name,
         flows=flows,
-        rate_mbit=rate_mbit,
+        rate_mbps=rate_mbps,
         cc=busy.CC,
         seconds=seconds,
         plain_rtt_mean_ms=rtt_ms[False],
@@ -59,7 +59,7 @@ def measure(law: Law, flows: int, rate_mbit: float, pairs: int, seconds: float) 
 def measure_all(law: Law, pairs: int, seconds: float, say: Callable[[str], None]) -> list[GateCost]:
     """Returns the figures of every crowd."""
     rows = []
-    for flows, rate_mbit in busy.CROWDS:
-        say(f"{law.name}: {flows} flows of {rate_mbit:g} Mbit/s, {pairs} pairs")
-        rows.append(measure(law, flows, rate_mbit, pairs, seconds))
+    for flows, rate_mbps in busy.CROWDS:
+        say(f"{law.name}: {flows} flows of {rate_mbps:g} Mbit/s, {pairs} pairs")
+        rows.append(measure(law, flows, rate_mbps, pairs, seconds))
     return rows

@@ -53,10 +53,10 @@ class Handover:
 
 
 def measure(
-    cc: str, flows: int, how: str = "stop", model: str = "rule", rate_mbit: float = 1.0, mrtt_ms: float = 20.0
+    cc: str, flows: int, how: str = "stop", model: str = "rule", rate_mbps: float = 1.0, mrtt_ms: float = 20.0
 ) -> Handover:
     """Returns what a restart costs; ``how`` the old daemon ends: stop or kill. Raises LinkError and DaemonError."""
-    with tempfile.TemporaryDirectory() as name, Senders(cc, flows, rate_mbit, mrtt_ms) as senders:
+    with tempfile.TemporaryDirectory() as name, Senders(cc, flows, rate_mbps, mrtt_ms) as senders:
         folder = Path(name)
         with ServedDaemon(folder, senders.cgroup, model) as daemon:
             senders.wait(SETTLE_S)
@@ -66,7 +66,7 @@ def measure(
                 started_s = senders.wait(AFTER_S)
                 run = senders.end()
     begun_s = float(run.times_s[0, 0])
-    with Senders(cc, flows, rate_mbit, mrtt_ms) as senders:
+    with Senders(cc, flows, rate_mbps, mrtt_ms) as senders:
         plain_at_s = senders.wait(switch_s - begun_s)
         senders.wait(float(run.times_s[-1, 0]) - switch_s)
         plain = senders.end()

@@ -46,7 +46,7 @@ def pattern() -> bytes:
     return bytes(block * 2)
 
 
-def make_bottlenecks(ports: list[int], rate_mbit: float, buffer_bytes: int) -> None:
+def make_bottlenecks(ports: list[int], rate_mbps: float, buffer_bytes: int) -> None:
     """Makes a class for each flow, by its receiver's port, in the namespace between both shells.
 
     There a packet is a packet: at the sender's own device TCP would send bundles of segments, which htb lets through
@@ -56,7 +56,7 @@ def make_bottlenecks(ports: list[int], rate_mbit: float, buffer_bytes: int) -> N
     enter, device = between_shells()
     lines = [f"qdisc add dev {device} root handle 1: htb default 1"]
     for number, port in enumerate(ports, FIRST_CLASS):
-        shape = f"rate {rate_mbit}mbit burst 1600 cburst 1600 quantum 1600"
+        shape = f"rate {rate_mbps}mbit burst 1600 cburst 1600 quantum 1600"
         lines.append(f"class add dev {device} parent 1: classid 1:{number:x} htb {shape}")
         lines.append(f"qdisc add dev {device} parent 1:{number:x} bfifo limit {buffer_bytes}")
         match = f"match ip dport {port} 0xffff flowid 1:{number:x}"
@@ -109,7 +109,7 @@ def main() -> None:
     listener.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, plan["cc"].encode())
     say(event="listening", port=listener.getsockname()[1])
     flows = [listener.accept()[0] for _ in range(plan["flows"])]
-    make_bottlenecks([flow.getpeername()[1] for flow in flows], plan["rate_mbit"], plan["buffer_bytes"])
+    make_bottlenecks([flow.getpeername()[1] for flow in flows], plan["rate_mbps"], plan["buffer_bytes"])
     content, sent, lost = pattern(), [0] * len(flows), [False] * len(flows)
     poller = select.epoll()
     poller.register(sys.stdin, select.EPOLLIN | select.EPOLLHUP)

@@ -62,13 +62,13 @@ class Senders:
         self,
         cc: str,
         flows: int,
-        rate_mbit: float,
+        rate_mbps: float,
         mrtt_ms: float,
         buffer_bytes: int = BUFFER_BYTES,
         sample_s: float = SAMPLE_S,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts ``flows`` of ``rate_mbit`` each; what the kernel says of them is noted every ``sample_s``.
+        """Starts ``flows`` of ``rate_mbps`` each; what the kernel says of them is noted every ``sample_s``.
 
         ``variables`` are of the sending process' environment: what makes it run under the gate.
         """
@@ -76,7 +76,7 @@ class Senders:
         self.cgroup = free_cgroup()
         self._namespace = LinkNamespace(self.cgroup)
         try:
-            self._sender, self._shell = self._start(cc, rate_mbit, mrtt_ms, buffer_bytes, sample_s, variables or {})
+            self._sender, self._shell = self._start(cc, rate_mbps, mrtt_ms, buffer_bytes, sample_s, variables or {})
         except BaseException:
             self._namespace.close()
             raise
@@ -107,14 +107,14 @@ class Senders:
     def _start(
         self,
         cc: str,
-        rate_mbit: float,
+        rate_mbps: float,
         mrtt_ms: float,
         buffer_bytes: int,
         sample_s: float,
         variables: Mapping[str, str],
     ) -> tuple[Child, Child]:
         plan = {
-            "cgroup": str(self.cgroup), "cc": cc, "flows": self.flows, "rate_mbit": rate_mbit,
+            "cgroup": str(self.cgroup), "cc": cc, "flows": self.flows, "rate_mbps": rate_mbps,
             "buffer_bytes": buffer_bytes, "sample_s": sample_s,
         }  # fmt: skip
         script = str(Path(__file__).with_name("senders.py"))

@@ -32,7 +32,7 @@ def test_a_restart_loses_no_flow_and_no_throughput_and_builds_no_queue(monkeypat
 
 
 def test_every_flow_has_a_bottleneck_of_its_own_and_fills_its_queue():
-    with Senders("cubic", 3, rate_mbit=1.0, mrtt_ms=20.0) as senders:
+    with Senders("cubic", 3, rate_mbps=1.0, mrtt_ms=20.0) as senders:
         senders.wait(5.0)
         run = senders.end()
     assert run.lost == 0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,23 @@ def test_a_list_may_have_spaces_behind_its_commas() -> None:
     words = ["--cc", "cubic, bbr", "--how", "stop, killed"]
     result = CliRunner().invoke(app, ["bench", "handover", *words])
     assert "there is no killed; use stop, kill" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["--rate-mbps", "--rate-mbit"])
+def test_a_rate_is_in_mbps_as_elsewhere_and_the_former_name_still_goes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass
+    class Row:
+        rate_mbps: float
+
+    monkeypatch.setattr(
+        "reinet.daemon.benches.handover.measure", lambda _cc, _flows, _how, _model, rate_mbps, _mrtt: Row(rate_mbps)
+    )
+    result = CliRunner().invoke(app, ["bench", "handover", "--cc", "bbr", name, "3", "--json", "-"])
+    assert result.exit_code == 0, result.exception
+    told = json.loads(result.stdout)
+    assert (told["rate_mbps"], told["rows"]) == (3.0, [{"rate_mbps": 3.0}])
 
 
 def test_the_oldest_unanswered_record_counts_and_renewals_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
