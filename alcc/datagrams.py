@@ -93,7 +93,8 @@ def parse_address(text: str, default_host: str = "") -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host if colon else default_host
     if not host or ":" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise ConfigError(f"{text!r} is no address: write HOST:PORT, as 10.0.0.2:5000 (IPv4)")
+        form = "PORT or ADDRESS:PORT" if default_host else "HOST:PORT"
+        raise ConfigError(f"{text!r} is no address: write {form}, as 10.0.0.2:5000 (IPv4)")
     return host, int(port)
 
 

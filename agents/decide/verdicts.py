@@ -70,7 +70,7 @@ WORDS = {
     Why.HELD_OUT: "held out: the flow stays plain, to be compared with those that are capped",
     Why.STOOD_DOWN: "stood down: capped flows fared worse than plain ones",
     Why.UNPLACED: "which policy the flow is under is not known yet",
-    Why.OTHERS_QUEUE: "it waits in a queue that no cap shortens, which is others': "
+    Why.OTHERS_QUEUE: "no cap shortens its wait, which is for others' packets or for the link's next turn: "
     "left to its congestion control for a while",
 }
 """The reasons as sentences; those that tell numbers are ``text``'s."""

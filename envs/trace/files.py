@@ -47,4 +47,6 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> 
         target.parent.mkdir(parents=True, exist_ok=True)
         durable.write(target, content)
     except OSError as error:
-        raise TraceError(f"{path}: cannot write ({error.strerror}); check the folder and its permissions") from error
+        raise TraceError(
+            f"{path}: cannot write ({error.strerror}); check the folder, its permissions and its free space"
+        ) from error

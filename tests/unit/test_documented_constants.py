@@ -49,6 +49,12 @@ DAEMON = {name: field.default for name, field in DaemonConfig.model_fields.items
 ADDED_MS = DAEMON["target"].amount
 (MOST_LEASE_MS,) = (limit.le for limit in DaemonConfig.model_fields["lease_ms"].metadata if hasattr(limit, "le"))
 RECORD_BYTES = FLOW_STATS_DTYPE.itemsize
+OTHERS = {
+    name: float(value)
+    for name, value in re.findall(
+        r"constexpr \w+ (k\w+) = ([\d.e]+);", (ROOT / "core" / "guard" / "others.hpp").read_text()
+    )
+}
 SHARES = {metric: (100 * share, slack) for metric, (share, slack) in TOLERANCES.items()}
 
 STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
@@ -97,6 +103,22 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/no-harm.md", "{} and {} where plain builds no queue", harm.LIMITS_QUIET),
     ("docs/no-harm.md", "{} and {} elsewhere", harm.LIMITS_QUEUED),
     ("docs/no-harm.md", "{} for the 99th percentile", (harm.LIMIT_P99,)),
+    (
+        "docs/no-harm.md",
+        "For {} round trips and {} s no RTT sample",
+        (OTHERS["kForeignRounds"], OTHERS["kForeignNs"] / 1e9),
+    ),
+    ("docs/no-harm.md", "and the flow gets less than {} of the rate it had. Or", (OTHERS["kForeignRateShare"],)),
+    (
+        "docs/no-harm.md",
+        "stays within {} times its least, and the flow gets less than {} of",
+        (OTHERS["kSteadyTimes"], OTHERS["kSteadyRateShare"]),
+    ),
+    (
+        "docs/no-harm.md",
+        "the mean RTT must not rise by {}, and the rate must rise by {} and",
+        (OTHERS["kSteadyTimes"], OTHERS["kAskedRateTimes"]),
+    ),
     (
         "docs/no-harm-measured.md",
         "a cell has {} pairs, on a recording {}",

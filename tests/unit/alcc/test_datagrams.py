@@ -231,6 +231,7 @@ def test_a_token_of_another_receiver_is_worth_nothing() -> None:
         (lambda: send(("224.0.0.1", 9), "copa", 1.0), "many hosts"),
         (lambda: send(("255.255.255.255", 9), "copa", 1.0), "many hosts"),
         (lambda: parse_address("nowhere"), "HOST:PORT"),
+        (lambda: parse_address("nowhere", "0.0.0.0"), "PORT or ADDRESS:PORT"),
         (lambda: parse_address(":80"), "HOST:PORT"),
         (lambda: parse_address("host:0"), "HOST:PORT"),
         (lambda: parse_address("::1:80"), "HOST:PORT"),
