@@ -44,11 +44,12 @@ class Clean:
         self.cwd, self.home = folder / "work", folder / "home"
         for path in (self.cwd, self.home):
             path.mkdir(parents=True)
-        venv.create(folder / "venv", with_pip=True)
+        venv.create(folder / "venv")  # without a pip of its own, which takes as long to install as the wheel
         self.install()
 
     def install(self, extra: str = "") -> None:
-        outside(self.bin / "python", "-m", "pip", "install", "--quiet", "--no-compile", f"{self.wheel}{extra}")
+        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python"]
+        outside(*pip, "install", "--quiet", "--no-compile", f"{self.wheel}{extra}")
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         user = [] if os.geteuid() == 0 else ["--map-root-user"]
