@@ -51,8 +51,8 @@ class Pages final : public std::pmr::memory_resource {
     return pages == MAP_FAILED ? nullptr : pages;
   }
   void* spare(std::size_t bytes) {
-    if (bytes > kSpareBytes - spent_bytes_) throw std::bad_alloc();
     if (reinet::alcc::is_made()) reinet::alcc::process().give_up("there is no memory left");
+    if (bytes > kSpareBytes - spent_bytes_) throw std::bad_alloc();
     return spare_ + std::exchange(spent_bytes_, spent_bytes_ + bytes);
   }
 

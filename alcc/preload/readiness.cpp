@@ -261,15 +261,13 @@ int fresh_epoll(int epfd) {
   return epfd;
 }
 
-// What a wait in slices keeps of the program's arrays may be more than there is memory for. Then all gates open, and
-// nothing is returned: the kernel's own call is as good.
+// What a wait in slices keeps of the program's arrays may be more than there is memory for. Then nothing is returned:
+// the process has been given up (memory.cpp), and the kernel's own call is as good.
 template <class Wait>
 std::optional<int> if_memory_lasts(Wait&& wait) {
   try {
     return wait();
   } catch (const std::bad_alloc&) {
-    process().give_up("there is no memory left");
-    process().open_all();
     return {};
   }
 }
