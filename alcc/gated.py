@@ -247,11 +247,7 @@ def _loaded() -> ctypes.CDLL:
 def _asked(settings: Settings) -> ctypes.CDLL:
     """Returns the library, which gates this process as it was asked to. Raises ConfigError."""
     library = _loaded()
-    text = settings.text()
-    if settings.law.model:  # beside the rest: the environment is the program's, and other threads may be reading it
-        text += f" model={settings.law.model}"
-    accepted = library.reinet_alcc_start(text.encode()) == 0
-    if not accepted:
+    if library.reinet_alcc_start(settings.text().encode()) != 0:
         raise ConfigError(
             f"law {settings.law.name!r}: there are none, rule, rule:G, fixed:N (packets), copa, verus and sprout; a "
             "learned policy is make_agent(FOLDER, link='app').law_of_the_gate()"

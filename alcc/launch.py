@@ -13,8 +13,6 @@ from reinet.core.target import Target
 
 ENVIRONMENT = "REINET_ALCC"
 """The variable that the gate reads; ``alcc/laws/settings.hpp`` has the grammar."""
-MODEL_ENVIRONMENT = "REINET_ALCC_MODEL"
-"""The variable with a learned law's network; ``alcc/laws/model.hpp`` has the layout."""
 PRELOAD = "libreinet_alcc_preload.so"
 
 _MOST_INTERPRETERS = 4
@@ -61,6 +59,8 @@ class Settings:
         """Returns the value of ENVIRONMENT. Raises ConfigError for a path that it cannot carry."""
         slope, extra_us = self.target.line()
         parts = [f"law={self.law.text}", f"target={slope:g}:{extra_us}"]
+        if self.law.model:
+            parts.append(f"model={self.law.model}")
         if self.ports:
             parts.append("ports=" + ",".join(map(str, self.ports)))
         if self.law.daemon is not None:
@@ -80,8 +80,7 @@ class Settings:
         library = str(find_preload())
         before = os.environ.get("LD_PRELOAD", "")
         # The last one: sanitizers refuse to run unless they are the first.
-        variables = {"LD_PRELOAD": f"{before}:{library}" if before else library, ENVIRONMENT: self.text()}
-        return variables | ({MODEL_ENVIRONMENT: self.law.model} if self.law.model else {})
+        return {"LD_PRELOAD": f"{before}:{library}" if before else library, ENVIRONMENT: self.text()}
 
 
 def _told(name: str, path: Path) -> Path:

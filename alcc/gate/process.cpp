@@ -114,7 +114,7 @@ Process* make() {
   if (!text) return p;
   const auto settings = parse_settings(text);
   if (!settings) {
-    say("REINET_ALCC=%s makes no sense: nothing is gated", text);
+    say("REINET_ALCC=%.200s makes no sense: nothing is gated", text);  // a model is long
     return p;
   }
   p->ask(*settings);

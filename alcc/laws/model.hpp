@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small model as `reinet run` hands it over, in the variable REINET_ALCC_MODEL: it lives as long as the preload's own
+// A small model as `reinet run` hands it over, in the text of the settings: it lives as long as the preload's own
 // variables do, through exec, chroot and whoever closes descriptors. The launcher has checked the model's folder
 // against its digests; here only what would not fit is refused. Base64 of, in little-endian:
 //

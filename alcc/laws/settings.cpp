@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <system_error>
 
 #include "alcc/driver/driver.hpp"
@@ -65,10 +64,8 @@ bool law(std::string_view text, Settings& settings) {
   return true;
 }
 
-// Of the law policy; without a text the model is the environment's.
 bool model(std::string_view text, Settings& settings) {
-  const char* inherited = text.empty() ? std::getenv(kModelEnvironment) : nullptr;
-  settings.model = parse_model(inherited ? inherited : text);
+  settings.model = parse_model(text);
   if (!settings.model) return false;
   settings.period = settings.model->period;
   return true;
@@ -97,7 +94,6 @@ bool ports(std::string_view text, Settings& settings) {
 
 std::optional<Settings> parse_settings(std::string_view text) {
   Settings settings;
-  std::string_view model_text;
   for (const std::string_view pair : split(text, ' ')) {
     const std::size_t at = pair.find('=');
     if (at == std::string_view::npos) return std::nullopt;
@@ -106,7 +102,7 @@ std::optional<Settings> parse_settings(std::string_view text) {
     if (key == "law")
       good = law(value, settings);
     else if (key == "model")
-      model_text = value;
+      good = model(value, settings);
     else if (key == "target")
       good = target(value, settings);
     else if (key == "ports")
@@ -127,7 +123,7 @@ std::optional<Settings> parse_settings(std::string_view text) {
       good = false;
     if (!good) return std::nullopt;
   }
-  if (settings.law == Settings::Law::policy && !model(model_text, settings)) return std::nullopt;
+  if ((settings.law == Settings::Law::policy) != static_cast<bool>(settings.model)) return std::nullopt;
   return settings;
 }
 

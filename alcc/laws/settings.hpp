@@ -4,7 +4,7 @@
 //
 //   law      none | fixed:N | rule | rule:G | policy | daemon | copa | copa-default | verus | sprout
 //                                              what decides; none only measures, policy is a model
-//   model    BASE64                            that model (alcc/laws/model.hpp); without the key REINET_ALCC_MODEL's
+//   model    BASE64                            that model (alcc/laws/model.hpp)
 //   daemon   PATH                              the socket of the daemon that decides
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
 //   ports    80,443                            only connections with one of these at either end; all without the key
@@ -31,7 +31,6 @@ namespace reinet::alcc {
 struct Model;  // alcc/laws/model.hpp, which few need to know
 
 constexpr const char* kEnvironment = "REINET_ALCC";
-constexpr const char* kModelEnvironment = "REINET_ALCC_MODEL";
 
 struct Settings {
   enum class Law { none, fixed, rule, policy, daemon, published };

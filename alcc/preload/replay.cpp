@@ -27,7 +27,7 @@ REINET_HOOK int reinet_alcc_replay(const char* text, const reinet_flow_stats* re
   return 0;
 }
 
-// Fills the actions of a model, as REINET_ALCC_MODEL has it, for states one after the other. Returns the number of
+// Fills the actions of a model, as the settings have it, for states one after the other. Returns the number of
 // values in a state, or -1 for a text that holds no model.
 REINET_HOOK int reinet_alcc_act(const char* text, const float* states, std::size_t count, float* actions) {
   const auto model = reinet::alcc::parse_model(text);

@@ -19,7 +19,7 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
-from reinet.alcc.launch import MODEL_ENVIRONMENT, Law, Settings, find_preload
+from reinet.alcc.launch import Law, Settings, find_preload
 from reinet.alcc.model import text_of
 from reinet.alcc.sums import Sums
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
@@ -180,15 +180,12 @@ def test_the_layers_in_the_process_act_as_onnxruntime_does(name: str) -> None:
 @pytest.mark.parametrize("target", ["+30ms", "50ms", "1.1x"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_model_in_the_process_decides_as_in_the_daemon(
-    name: str, target: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_in_the_process_decides_as_in_the_daemon(name: str, target: str, seed: int) -> None:
     """Features, network, head, gate and guard; a cap may differ by a packet, where an action lies near a half."""
     policy = _model(name)
     records = _records(seed)
     records["min_rtt_us"][:3] = 0
     records["cap_pkts"] = np.random.default_rng(seed).integers(0, 90, len(records))
-    monkeypatch.setenv(MODEL_ENVIRONMENT, policy.law_of_the_gate().model)
     targets_us, caps_pkts = _in_process(Settings(policy.law_of_the_gate(), Target.parse(target)), records)
     records["target_us"] = targets_us
     expected = np.array(_in_daemon(policy, records, Guard(bounds_steps=True)))
@@ -199,7 +196,7 @@ def test_a_model_in_the_process_decides_as_in_the_daemon(
         assert len(np.unique(caps_pkts)) > 10, "the network was to say something of its own"
 
 
-def test_a_model_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_not_whole_is_refused() -> None:
     act = ctypes.CDLL(str(find_preload())).reinet_alcc_act
     whole = base64.b64decode(_model("small").law_of_the_gate().model)
 
@@ -217,7 +214,6 @@ def test_a_model_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -
     for room_beyond_us in (-1.0, np.nan):
         assert not accepted(whole[:52] + np.float64(room_beyond_us).tobytes() + whole[60:]), room_beyond_us
     assert act(b"no base64!", None, ctypes.c_size_t(0), None) == -1
-    monkeypatch.delenv(MODEL_ENVIRONMENT, raising=False)
     replay = ctypes.CDLL(str(find_preload())).reinet_alcc_replay
     assert replay(b"law=policy", None, ctypes.c_size_t(0), None, None) == -1
 
