@@ -108,7 +108,7 @@ class Trace:
                 f"{most} within {MAX_MS} ms are possible: change the rate or the length"
             )
         # Rounded up, so that the last one falls on the loop's end and the rate holds across loops.
-        times_ms = np.ceil(np.arange(1, count + 1, dtype=np.float64) * (duration_ms / count) - 1e-9)
+        times_ms = -(-np.arange(1, count + 1, dtype=np.int64) * duration_ms // count)
         return cls(times_ms.astype(np.uint32), name or f"constant-{mbps:g}mbps")
 
     @property

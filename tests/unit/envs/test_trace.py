@@ -171,6 +171,8 @@ def test_constant_rate_is_even_and_loops() -> None:
     slow = Trace.constant(0.5, 10)
     assert slow.duration_ms == 10_000
     assert slow.mean_mbps == pytest.approx(0.5, rel=0.01)
+    # In floating point 142 200 times a 142 200th of this loop is more than the loop.
+    assert Trace.constant(0.0395, 43_200).duration_ms == 43_200_000
     wrong = ((0, 1), (-1, 1), (float("nan"), 1), (1, 0), (1e9, 1), (1, 1e8), (1e-9, 1), (1e308, 1), (1, 1e308))
     for mbps, seconds in wrong:
         with pytest.raises(TraceError) as caught:
