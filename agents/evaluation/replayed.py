@@ -27,6 +27,7 @@ SRTT_GAIN = 1 / 8
 BEFORE_NS = 10**12
 """Recorded times count from the flow's first record, whose period began earlier."""
 UNLIMITED = np.iinfo(np.uint64).max
+_ROW = np.zeros(1, np.intp)
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,31 @@ class Replayed:
 
 def replay(recording: FlowRecording, agent: Agent, target: Target) -> Replayed:
     """Returns what an agent would have had in force after each of a recorded flow's records."""
-    caps_pkts, decided, _ = answers(agent, stats_of(recording.records, target))
+    caps_pkts, decided, _ = answers(agent, stats_of(recording.records), target)
     return Replayed(recording.flow, agent.name, recording.records, caps_pkts, decided)
 
 
-def answers(agent: Agent, stats: FlowStatsArray) -> tuple[CapArray, Mask, Any]:
+def answers(agent: Agent, stats: FlowStatsArray, target: Target | None = None) -> tuple[CapArray, Mask, Any]:
     """Returns what an agent would have had in force after each of one flow's records (N,), which of them asked for a
     decision (N,), and the verdict at the end.
+
+    ``target`` is resolved anew for each record, as the daemon does, by the flow's path as it is then, and written into
+    it; None = the records say theirs.
     """
-    batch = agent.view.bank(1).update(np.zeros(len(stats), np.int32), stats)
-    decider = Decider(agent, 1, Guard())
-    caps_pkts = np.zeros(len(stats), np.uint32)
+    bank, decider = agent.view.bank(1), Decider(agent, 1, Guard())
+    caps_pkts, decided = np.zeros(len(stats), np.uint32), np.zeros(len(stats), np.bool_)
     for at in range(len(stats)):
-        one = slice(at, at + 1)
-        seen = stats[one], batch.states[one], batch.rule_pkts[one]
-        caps_pkts[at] = decider.decide(*seen, batch.decided[one], batch.may_cap[one])[0]
-    return caps_pkts, batch.decided, decider.verdicts[0]
+        one = stats[at : at + 1]
+        if target is not None:
+            one["target_us"] = target.resolve_us(np.maximum(one["min_rtt_us"], bank.longer_us(_ROW)))
+        batch = bank.update(_ROW, one)
+        decided[at] = batch.decided[0]
+        caps_pkts[at] = decider.decide(one, batch.states, batch.rule_pkts, batch.decided, batch.may_cap)[0]
+    return caps_pkts, decided, decider.verdicts[0]
 
 
-def stats_of(records: RecordArray, target: Target) -> FlowStatsArray:
-    """Returns FLOW_STATS_DTYPE (N,) of a flow's recorded ones, RECORD_DTYPE (N,)."""
+def stats_of(records: RecordArray) -> FlowStatsArray:
+    """Returns FLOW_STATS_DTYPE (N,) of a flow's recorded ones, RECORD_DTYPE (N,), without a target."""
     stats = np.zeros(len(records), FLOW_STATS_DTYPE)
     stats["cookie"] = 1
     stats["time_ns"] = records["time_us"] * np.uint64(1000) + np.uint64(BEFORE_NS)
@@ -75,7 +81,6 @@ def stats_of(records: RecordArray, target: Target) -> FlowStatsArray:
     stats["rtt_last_us"] = records["rtt_mean_us"]
     stats["srtt_us"] = _smoothed(records)
     stats["pacing_rate_bytes_per_s"] = UNLIMITED
-    stats["target_us"] = target.resolve_us(stats["min_rtt_us"])
     return stats
 
 

@@ -9,13 +9,14 @@ from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
-from reinet.agents.evaluation.replayed import replay, rows_of, stats_of
+from reinet.agents.evaluation.replayed import answers, replay, rows_of, stats_of
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
+from reinet.envs.trace import Trace
 from reinet.envs.trace.flow_records import FlowRecording
 from reinet.envs.trace.model import generate
 from reinet.kshim.recorded import header, kept
@@ -49,14 +50,23 @@ def test_the_model_that_was_recorded_answers_as_it_did(lived: Run, flow: Path) -
 
 
 def test_what_a_record_lacks_is_made_again(lived: Run, flow: Path) -> None:
-    stats = stats_of(FlowRecording.load(flow).records, TARGET)
+    stats = stats_of(FlowRecording.load(flow).records)
     was = lived.records
     sampled = was["rtt_samples"] > 0
     rate = stats["delivery_rate_bytes_per_s"][sampled], was["delivery_rate_bytes_per_s"][sampled]
     np.testing.assert_allclose(*rate, rtol=1e-3, atol=1)
     assert np.median(np.abs(stats["srtt_us"][sampled] / was["srtt_us"][sampled] - 1)) < 0.1
     assert np.array_equal(np.diff(stats["time_ns"] // 1000), np.diff(was["time_ns"] // 1000))
-    assert set(stats["target_us"]) == {50_000}
+
+
+def test_a_relative_target_follows_a_path_that_became_longer_as_the_daemons_does() -> None:
+    handover = {"detour_ms": [[3000, 15]]}
+    lived = run(make_agent("rule"), Scenario.of(Trace.constant(24, 5), "sim", seconds=9, link_options=handover))
+    stats = stats_of(kept(lived.records, int(lived.records["time_ns"][0])))
+    answers(make_agent("rule"), stats, Target.parse("+30ms"))
+    above_us = stats["target_us"][[0, -1]].astype(int) - stats["min_rtt_us"][[0, -1]]  # which knows the shorter path
+    assert above_us[0] == 30_000
+    assert above_us[1] == pytest.approx(45_000, abs=3000)
 
 
 def test_two_agents_are_compared_on_the_same_sights(flow: Path) -> None:
