@@ -104,9 +104,11 @@ def faults(codes: Codes) -> int:
 
 def target_too_tight(target_us: int, min_rtt_us: int) -> str:
     """Returns why a flow with this target stays uncapped, and what target would do."""
-    least_ms = math.ceil(LEAST_TARGET_PER_RTT * min_rtt_us / 100) / 10  # rounded up, so that doing as told is enough
+    # Each rounded up for itself, so that doing as told is enough.
+    least_ms = math.ceil(LEAST_TARGET_PER_RTT * min_rtt_us / 100) / 10
+    above_ms = math.ceil((LEAST_TARGET_PER_RTT - 1) * min_rtt_us / 100) / 10
     return (
         f"target {target_us / 1e3:.1f} ms is below {LEAST_TARGET_PER_RTT} x the path's minimum RTT "
         f"({min_rtt_us / 1e3:.1f} ms): flow stays uncapped; raise the target above {least_ms:.1f} ms "
-        f"(+{least_ms - min_rtt_us / 1e3:.1f}ms)"
+        f"(+{above_ms:.1f}ms)"
     )

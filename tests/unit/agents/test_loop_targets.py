@@ -1,13 +1,16 @@
 """What the decision loop makes of a target: resolved for every flow and record, whatever the kernel says of it."""
 
+import re
+
 import numpy as np
 import pytest
 
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
+from reinet.agents.decide.verdicts import target_too_tight
 from reinet.core.records import FlowStatsArray
-from reinet.core.target import UNKNOWN_RTT_US, Target
+from reinet.core.target import LEAST_TARGET_PER_RTT, UNKNOWN_RTT_US, Target
 from reinet.kshim.fake import FakeShim
 
 HEALTHY = {
@@ -125,3 +128,12 @@ def test_a_relative_target_that_a_long_path_cannot_keep_says_which_would_do() ->
         "target 380.0 ms is below 1.1 x the path's minimum RTT (350.0 ms): flow stays uncapped; "
         "raise the target above 385.1 ms (+35.1ms)"
     )
+
+
+@pytest.mark.parametrize("min_rtt_us", [1009, 20_180, 20_000, 239_900, 350_000])
+def test_either_target_that_a_refusal_names_is_enough(min_rtt_us: int) -> None:
+    said = re.search(r"above (.+) ms \((.+ms)\)", target_too_tight(min_rtt_us, min_rtt_us))
+    assert said
+    for target in (f"{said[1]}ms", said[2]):
+        asked_us = Target.parse(target).resolve_us(np.array([min_rtt_us], np.uint32))
+        assert asked_us[0] >= LEAST_TARGET_PER_RTT * min_rtt_us, target
