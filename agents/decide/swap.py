@@ -1,6 +1,6 @@
 """A model takes another's place while flows go on: first recorded states, then a share of flows, then all of them.
 
-  swap                  SHARE_S and SHARE_DECISIONS            WATCH_S
+  swap                 SHARE_NS and SHARE_DECISIONS            WATCH_NS
 -------> canary -------> a share of flows -----------> all flows -------> done
            |                     |                         |
            | refuses: raises     +--- rolled back: it failed or was refused too often, or its flows surely
