@@ -347,11 +347,12 @@ def check_target(target_ms: float, mrtt_ms: float) -> None:
     """Raises ConfigError for a target below 1.1 x the path's minimum RTT, or of 0 where that is 0."""
     if target_ms == 0 == mrtt_ms:
         raise ConfigError("target_ms: 0 ms, of a path whose mrtt_ms is 0, is no target; give more of either")
-    least_ms = LEAST_TARGET_PER_RTT * mrtt_ms
+    # In whole microseconds, as records have it: 1.1 x 3 is a little more than 3.3 in floating point.
+    least_ms = float(np.ceil(LEAST_TARGET_PER_RTT * mrtt_ms * 1000 - 1e-6)) / 1000
     if not target_ms >= least_ms:
         raise ConfigError(
             f"target_ms: {target_ms:g} ms is below {LEAST_TARGET_PER_RTT:g} x the path's minimum RTT, {mrtt_ms:g} ms; "
-            f"give at least {least_ms:g} ms"
+            f"give at least {least_ms:.8g} ms"
         )
 
 

@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from reinet.core import FLOW_STATS_DTYPE, ConfigError, Normaliser, TraceError, caps_from_actions
-from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec, check_target
 from reinet.envs.registration import register_envs
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim_link import SimLinkEnv
@@ -146,6 +147,15 @@ def test_the_normaliser_shapes_the_observation() -> None:
 def test_refuses_a_target_below_the_paths_rtt(target_ms: float) -> None:
     with pytest.raises(ConfigError, match=r"target_ms.*at least 22 ms"):
         SimLinkEnv(constant(), target_ms=target_ms)
+
+
+@pytest.mark.parametrize("mrtt_ms", [3.0, 12.0, 33.3333, 24.0])
+def test_the_least_target_that_a_refusal_names_is_not_refused(mrtt_ms: float) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_target(1.0, mrtt_ms)
+    named = re.search("at least (.+) ms", str(refused.value))
+    assert named
+    check_target(float(named[1]), mrtt_ms)
 
 
 @pytest.mark.parametrize("target_ms", [0.0, "2.5x"])
