@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from reinet.core.period import SILENCE_NS
 from reinet.core.records import Flag
-from reinet.envs.trace.trace import PKTS_PER_MBIT, FloatArray, Trace, served_at_ms
+from reinet.envs.trace.trace import PKTS_PER_MBIT, FloatArray, Trace, most_opportunities, served_at_ms
 from reinet.kshim.recorded import RecordArray
 
 LEAST_QUEUE_MS = 2.0
@@ -80,7 +80,7 @@ def estimates(records: RecordArray, name: str, least_s: float = LEAST_S) -> list
     stretches = [part for part in pieces.stretches() if pieces.lengths_ms[part].sum() >= 1000 * least_s]
     names = [name if len(stretches) == 1 else f"{name}-{number}" for number in range(1, len(stretches) + 1)]
     found = [_estimate(pieces.part(part), called) for part, called in zip(stretches, names, strict=True)]
-    return [one for one in found if one is not None]
+    return [one for one in found if one is not None and one.trace.duration_ms >= 1000 * least_s]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Pieces:
 
 
 def _estimate(pieces: Pieces, name: str) -> Estimate | None:
-    """Returns the capacity of one stretch; None where it delivered nothing."""
+    """Returns the capacity of one stretch, as far as a file can hold it; None where it delivered nothing."""
     likely, most = _beside(pieces)
     pkts, most_pkts = _filled(pieces, likely), _filled(pieces, most)
     edges_ms = np.concatenate(([0.0], np.cumsum(pieces.lengths_ms)))
@@ -160,6 +160,10 @@ def _estimate(pieces: Pieces, name: str) -> Estimate | None:
     whole = int(served_pkts[-1])
     if whole < 1:
         return None
+    limit = most_opportunities(math.ceil(edges_ms[-1]))
+    if whole > limit:  # so many nobody could read again: the trace ends earlier, with a measured piece
+        within = np.flatnonzero(pieces.is_measured & (served_pkts[1:] <= limit))
+        return _estimate(pieces.part(slice(0, int(within[-1]) + 1)), name) if within.size else None
     times_ms = served_at_ms(edges_ms, served_pkts, np.arange(1, whole + 1, dtype=np.float64))
     times_ms[-1] = math.ceil(edges_ms[-1])  # the loop is as long as the stretch
     mbps = 1000 / edges_ms[-1] / PKTS_PER_MBIT

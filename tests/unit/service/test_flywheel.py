@@ -65,6 +65,20 @@ def test_a_short_pause_is_bridged_at_the_rate_beside_it_and_a_long_one_parts_two
     assert (first.measured_share, second.measured_share) == (1.0, 1.0)
 
 
+def test_a_trace_ends_where_a_file_could_not_hold_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes at 200 Mbit/s, as a daemon records them, were a trace that no command would read."""
+    monkeypatch.setattr("reinet.envs.trace.estimate.most_opportunities", lambda duration_ms: 6000)
+    records = flow(10)
+    records["rtt_least_us"][295:305] = 40_000  # no more of them than end with a measured period
+    (found,) = estimates(records, "x")
+    assert found.trace.duration_ms == 5900
+    assert found.trace.opportunities_ms.size <= 6000
+    assert found.trace.mean_mbps == pytest.approx(12.0)
+    records["delivered_bytes"][10] = 2**32 - 1  # of a damaged file
+    records["mss_bytes"][10] = 1
+    assert estimates(records, "x") == []
+
+
 def test_a_silence_is_an_outage_and_what_it_counts_is_counted_once() -> None:
     records = flow(10)
     silent = slice(200, 210)  # ten records, 250 ms apart, of the period that began at the last ACK
