@@ -51,11 +51,17 @@ constexpr double kFallsBelow = 0.9;
 constexpr double kNearMinimum = 1.1;
 // A queue drains in one round trip, the look at the path takes another.
 constexpr std::int64_t kStepRounds = 2;
-// Above so many times the minimum, and above kLongestRoundNs, the RTT says how long an outage was, and in flight / RTT
-// is not the path's rate: nobody looks then. A queue that a flow builds behind an inflated minimum is less.
-constexpr std::int64_t kOutageRtts = 4;
 // A round trip counts so long at most, lest an outage during a look make it last as long.
 constexpr std::int64_t kLongestRoundNs = 300'000'000;
+// Above so many times the minimum, and above kLongestRoundNs, the RTT says how long an outage was, and in flight / RTT
+// is not the path's rate: nobody looks then, nor asks whether the path has become longer (path_rtt.hpp). A queue that a
+// flow builds behind an inflated minimum is less.
+constexpr std::int64_t kOutageRtts = 4;
+
+// Returns whether this RTT may be that of a path, with or without a queue, rather than an outage's.
+inline bool is_sane_rtt(std::int64_t rtt_ns, const reinet_flow_stats& s) {
+  return rtt_ns <= std::max(kOutageRtts * 1000 * s.min_rtt_us, kLongestRoundNs);
+}
 
 // What is known of one flow.
 class MinRttLook {
@@ -84,8 +90,7 @@ class MinRttLook {
     }
     if (due) {
       const bool is_long = busy && now_ns - busy_ns_ >= kLookAfterNs;
-      const bool sane = rtt_ns <= std::max(kOutageRtts * 1000 * s.min_rtt_us, kLongestRoundNs);
-      steps = steps || (!held && capped && is_long && sane && stands_ && now_ns >= rests_ns_);
+      steps = steps || (!held && capped && is_long && is_sane_rtt(rtt_ns, s) && stands_ && now_ns >= rests_ns_);
       stands_ = true;
       turn_ = turn;
     }

@@ -77,8 +77,6 @@ class PathRtt {
   static constexpr double kSteady = 1.2;
   // Who is taken for one beyond the target is uncapped for seconds.
   static constexpr double kSteadyFar = 1.1;
-  // Above so many times the minimum the RTT says how long an outage was.
-  static constexpr double kOutageTimes = 4;
   static constexpr double kWindowNs = 0.5e9;
   static constexpr std::uint64_t kBestNs = 2 * kLookEveryNs;  // the best rate is of the latest one or two such times
   static constexpr double kAskTimes = 1.3;
@@ -93,6 +91,7 @@ class PathRtt {
   static constexpr std::uint64_t kForgetNs = 60'000'000'000;
   // Where the path leaves the target no room the flow is uncapped for seconds: one answer may be a link's that changed.
   static constexpr int kFarAsks = 3;
+  // One that is several times as long as the minimum is no short queue, so there the first rest is the longest.
   static constexpr std::uint64_t kLeastRestNs = 5'000'000'000, kMostRestNs = 40'000'000'000;
 
   // Records in a row.
@@ -145,7 +144,7 @@ class PathRtt {
 
   bool seems_starved(const reinet_flow_stats& s) const {
     return standing_.took_ns >= kStandingNs && standing_.rounds >= kStandingRounds && latest_.took_ns > 0 &&
-           latest_.least_us <= kOutageTimes * s.min_rtt_us &&
+           is_sane_rtt(latest_.least_us * std::int64_t{1000}, s) &&
            latest_.is_steady(is_far(latest_, s) ? kSteadyFar : kSteady) &&
            latest_.bytes_per_ns() < kLessThanBest * std::max(best_bytes_per_ns_, earlier_best_bytes_per_ns_);
   }
@@ -189,6 +188,7 @@ class PathRtt {
     } else if (!far || ++far_asks_ >= kFarAsks) {  // the next time at once: it is still far_asks_
       longer_us_ = before_.least_us;
       forget_ns_ = s.time_ns + kForgetNs;
+      if (before_.least_us > kOutageRtts * s.min_rtt_us) rest_ns_ = kMostRestNs;
       rest(s, !far);
     }
     asked_ns_ = 0;

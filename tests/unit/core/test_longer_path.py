@@ -209,6 +209,14 @@ def test_a_path_beyond_the_target_leaves_the_flow_uncapped_for_a_while() -> None
     assert any(thrice[210 + 80 :]), "it may be another path by then"
 
 
+@pytest.mark.parametrize(("far_us", "is_asked"), [(200_000, True), (400_000, False)])
+def test_a_path_many_times_as_long_is_asked_for_up_to_what_an_outage_makes(far_us: int, is_asked: bool) -> None:
+    """A connection over the mast next door that goes on over a satellite; 300 ms are as long as a path may be."""
+    s = starving(100)
+    s["rtt_least_us"] = s["rtt_mean_us"] = s["srtt_us"] = far_us
+    assert is_asked is not all(may_cap(open_and_capped(), s)[60:])
+
+
 def kept(name: str, step_ms: float, mbps: float = 24.0, cc: str = "cubic") -> tuple[float, float]:
     """Throughput and mean queueing delay over plain's, from 2 s after the path became longer."""
     link = LinkSpec(constant(mbps), detour_ms=[(6000.0, step_ms)], cc=cc)
@@ -232,6 +240,11 @@ def test_whoever_decides_keeps_the_rate_on_a_path_that_became_longer(name: str, 
     assert throughput > 0.8
     if step_ms < 40:
         assert delay < 0.7
+
+
+def test_so_does_the_hand_rule_on_one_that_became_five_times_as_long() -> None:
+    """Where an RTT above four times the minimum was taken for an outage's it had 0.02."""
+    assert kept("rule", 80.0)[0] > 0.7
 
 
 @pytest.mark.parametrize("cc", ["bbr", "reno"])
