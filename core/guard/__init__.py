@@ -69,7 +69,7 @@ class Guard:
 
         ``stats`` has one record of each flow, FLOW_STATS_DTYPE (N,), with an RTT sample; ``wanted_pkts`` (N,) is as an
         agent returned it; ``may_cap`` (N,) is False where the flow's gate is closed; ``aims_at_target`` leaves flows
-        alone that wait in a queue of others.
+        alone that wait in a queue of others, and gives more to those whose queue is empty.
         """
         caps_pkts, verdicts = np.empty(len(stats), np.uint32), np.empty(len(stats), VERDICT_DTYPE)
         self.core.judge(

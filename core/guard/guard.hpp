@@ -6,7 +6,7 @@
 // what is known of the minimum may be a queue, the flow's own or that of others that were there before. So long flows
 // that keep a queue are held back together now and then (min_rtt_look.hpp), until they see their path; short ones never
 // are. And a queue that no cap shortens is that of others: beside them a capped flow would give its share away
-// (others.hpp).
+// (others.hpp). Nor does a cap shorten a queue that is empty (empty_queue.hpp).
 #ifndef REINET_GUARD_HPP
 #define REINET_GUARD_HPP
 
@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/guard/empty_queue.hpp"
 #include "core/guard/min_rtt_look.hpp"
 #include "core/guard/others.hpp"
 #include "core/states/delay_ratio.hpp"
@@ -63,7 +64,7 @@ struct GuardRules {
   std::uint32_t ceiling_pkts = kMaxCapPkts;
   bool bounds_steps = false;    // each cap stays near the one in force; evaluations do without: a cap is what it says
   bool looks = true;            // for true minimum RTTs; not where a cap is to be what it says from the first packet on
-  bool aims_at_target = false;  // flows that wait in a queue of others are left alone
+  bool aims_at_target = false;  // flows that wait in a queue of others are left alone, and empty queues get more
 };
 
 // Returns whether any cap may be applied: the path is known, and so is a target that can be kept on it.
@@ -100,6 +101,7 @@ class Guard {
     const bool out_of_reach = why == Refusal::too_tight;
     const bool may_look = why == Refusal::none || out_of_reach;  // a look that shows the path may mend the latter
     const bool yields = rules.aims_at_target && others_.update(s);
+    if (rules.aims_at_target) empty_.update(s);
     would_cap_ = asked_pkts != 0 && may_look && !yields;
     const std::uint32_t held_pkts = rules.looks ? look_.hold_pkts(s, out_of_reach, would_cap_) : 0;
 
@@ -116,20 +118,26 @@ class Guard {
 
   // Takes a record with an RTT sample on which nobody decides, as a later one of the flow is there by now.
   void see(const reinet_flow_stats& s, const GuardRules& rules) {
-    if (rules.aims_at_target) others_.update(s);
+    if (rules.aims_at_target) {
+      others_.update(s);
+      empty_.update(s);
+    }
     const bool out_of_reach = refusal_of(s, 0, rules.ceiling_pkts) == Refusal::too_tight;
     if (rules.looks) look_.hold_pkts(s, out_of_reach, would_cap_);
   }
 
  private:
-  // Returns a sound cap within what may change in one decision, and no less than a question about the queue needs.
+  // Returns a sound cap within what may change in one decision, and no less than a question about the queue needs or an
+  // empty one allows.
   std::uint32_t bounded_pkts(const reinet_flow_stats& s, std::uint32_t cap_pkts, const GuardRules& rules) const {
     if (cap_pkts == 0) return 0;
     if (rules.bounds_steps) cap_pkts = bound_step_pkts(s, cap_pkts, rules.ceiling_pkts);
-    return rules.aims_at_target ? std::max(cap_pkts, std::min(others_.least_pkts(), rules.ceiling_pkts)) : cap_pkts;
+    if (!rules.aims_at_target) return cap_pkts;
+    return std::max(cap_pkts, std::min(std::max(others_.least_pkts(), empty_.least_pkts()), rules.ceiling_pkts));
   }
 
   OthersQueue others_;
+  EmptyQueue empty_;
   MinRttLook look_;
   bool would_cap_ = false;  // the latest decision, but for looks
 };
