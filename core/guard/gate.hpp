@@ -24,6 +24,7 @@
 
 #include "core/flow_stats.h"
 #include "core/guard/path_rtt.hpp"
+#include "core/states/delay_ratio.hpp"
 #include "core/states/feature.hpp"
 
 namespace reinet {
@@ -33,10 +34,6 @@ constexpr std::uint32_t kLeastPathRttUs = 1000;
 // ssthresh from the window that was too large. Under a cap it would take it from the cap.
 constexpr std::uint64_t kStandingRtts = 2;
 constexpr std::uint64_t kYoungNs = 1'000'000'000;  // a transfer that is over by then pays nothing
-
-// Returns by how much the RTT of a round must exceed the minimum for a queue to be standing: HYSTART_DELAY_THRESH of
-// net/ipv4/tcp_cubic.c, an eighth of the minimum RTT within 4 to 16 ms.
-inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::clamp(min_rtt_us / 8, 4000U, 16000U); }
 
 class Gate {
  public:

@@ -51,6 +51,8 @@ constexpr double kFallsBelow = 0.9;
 constexpr double kNearMinimum = 1.1;
 // A queue drains in one round trip, the look at the path takes another.
 constexpr std::int64_t kStepRounds = 2;
+// By then what a look shows has come back: two to drain, two to look, and one more.
+constexpr std::uint64_t kLookRounds = 5;
 // A round trip counts so long at most, lest an outage during a look make it last as long.
 constexpr std::int64_t kLongestRoundNs = 300'000'000;
 // Above so many times the minimum, and above kLongestRoundNs, the RTT says how long an outage was, and in flight / RTT
@@ -61,6 +63,13 @@ constexpr std::int64_t kOutageRtts = 4;
 // Returns whether this RTT may be that of a path, with or without a queue, rather than an outage's.
 inline bool is_sane_rtt(std::int64_t rtt_ns, const reinet_flow_stats& s) {
   return rtt_ns <= std::max(kOutageRtts * 1000 * s.min_rtt_us, kLongestRoundNs);
+}
+
+// Returns a share of what the path holds: in flight / RTT is the rate, and that x min RTT is what it holds.
+inline std::uint32_t look_pkts(const reinet_flow_stats& s, std::uint32_t min_rtt_us) {
+  const double queueless = static_cast<double>(min_rtt_us) / std::max(s.rtt_mean_us, 1U);
+  return static_cast<std::uint32_t>(
+      std::clamp<double>(kHoldPerPath * queueless * s.inflight_pkts, kMinCapPkts, kMaxCapPkts));
 }
 
 // What is known of one flow.
@@ -97,20 +106,13 @@ class MinRttLook {
     if (steps) {
       until_ns_ = now_ns + kStepRounds * std::min(rtt_ns, kLongestRoundNs);
       known_us_ = s.min_rtt_us;
-      hold_pkts_ = step_pkts(s);
+      hold_pkts_ = look_pkts(s, s.min_rtt_us);
     }
     return until_ns_ != kNever ? hold_pkts_ : 0;
   }
 
  private:
   static constexpr std::int64_t kNever = -1;
-
-  // Returns a share of what the path holds: in flight / RTT is the rate, and that x min RTT is what it holds.
-  static std::uint32_t step_pkts(const reinet_flow_stats& s) {
-    const double queueless = static_cast<double>(s.min_rtt_us) / std::max(s.rtt_mean_us, 1U);
-    return static_cast<std::uint32_t>(
-        std::clamp<double>(kHoldPerPath * queueless * s.inflight_pkts, kMinCapPkts, kMaxCapPkts));
-  }
 
   std::int64_t busy_ns_ = kNever;   // since when the flow has been busy, of unbroken evidence
   std::int64_t turn_ = kNever;      // how many times for a look had passed at the latest record

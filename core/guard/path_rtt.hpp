@@ -10,7 +10,7 @@
 // capped flow is asked whose RTT was for a while steadily above its minimum, and which gets less than it did: it is
 // uncapped until it has kAskTimes as much in flight. Where at least half of that comes back as rate, the RTT from
 // before is the path's, until a shorter one is seen. Over a link whose rate varies the RTT does, too, and hardly
-// anybody is asked.
+// anybody is asked; there a look for the minimum RTT shows the path (looked_at_path.hpp).
 //
 // A flow that shares a queue with another capped one gets less as well when that one begins, and more when it alone is
 // uncapped. Asked, each would take the queue of all for the path. So where there are others, a flow is asked only when
@@ -28,6 +28,7 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/guard/looked_at_path.hpp"
 #include "core/guard/min_rtt_look.hpp"
 #include "core/states/delay_ratio.hpp"
 #include "core/states/feature.hpp"
@@ -42,9 +43,12 @@ class PathRtt {
     if (s.time_ns >= (is_too_long(s) ? next_ns_ : forget_ns_)) longer_us_ = 0;
     const std::uint32_t path_us = std::max(s.min_rtt_us, longer_us_);
     if (stands_ns_ == 0 || s.rtt_least_us <= kNearPath * path_us || drained(s)) stands_ns_ = s.time_ns;
+    const std::uint32_t looked_at_us = look_.update(s, path_us);
     if (s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) {
       standing_ = {};
       asked_ns_ = 0;
+    } else if (looked_at_us != 0) {
+      learn(s, looked_at_us);
     } else if (asked_ns_ != 0) {
       ask(s);
     } else if (s.cap_pkts == 0 || flew_pkts(s) < kBinds * s.cap_pkts || s.rtt_least_us <= kNearPath * path_us) {
@@ -65,13 +69,11 @@ class PathRtt {
 
  private:
   static constexpr double kNearPath = 1.1;
-  // Two to drain, two to look, and one in which what was seen comes back.
-  static constexpr std::uint64_t kLookRounds = 5;
   static constexpr double kBinds = 0.5;  // a cap above what is in flight holds nobody back
   // By then the rate of a flow that its caps hold back has fallen.
   static constexpr double kStandingNs = 1e9;
   static constexpr double kStandingRounds = 16;
-  static constexpr double kLessThanBest = 0.8;
+  static constexpr double kLessThanBest = 0.8;  // under the least cap, that best one may be forgotten by now
   // The mean RTT over the least one. Up to 1.2 nothing that recordings show of a policy moves but in the third digit;
   // at 1.3 a longer path is noticed on more of them, and some under BBR are taken for one.
   static constexpr double kSteady = 1.2;
@@ -89,10 +91,17 @@ class PathRtt {
   // A queue of the flow's own that stands on a path which is shorter again hides that from whoever is not looked at:
   // the flow is asked anew after so long. That takes a second or two in which it gets less.
   static constexpr std::uint64_t kForgetNs = 60'000'000'000;
+  // A queue that was half as long as the path, and is gone, would have shown a shorter one.
+  static constexpr double kQueueComes = 1.5;
   // Where the path leaves the target no room the flow is uncapped for seconds: one answer may be a link's that changed.
   static constexpr int kFarAsks = 3;
   // One that is several times as long as the minimum is no short queue, so there the first rest is the longest.
   static constexpr std::uint64_t kLeastRestNs = 5'000'000'000, kMostRestNs = 40'000'000'000;
+
+  // Returns how many packets were in flight in the period: of few, sent together, none are at its last ACK.
+  static double flew_pkts(const reinet_flow_stats& s) {
+    return std::max(1.0 * s.inflight_pkts, static_cast<double>(s.delivered_bytes) / std::max(s.mss_bytes, 1U));
+  }
 
   // Records in a row.
   struct Stretch {
@@ -103,7 +112,7 @@ class PathRtt {
       took_ns += period_ns;
       bytes += static_cast<double>(s.delivered_bytes);
       rounds += rounds_of(s);
-      inflight_ns += period_ns * s.inflight_pkts;
+      inflight_ns += period_ns * flew_pkts(s);
       rtt_ns_us += period_ns * s.rtt_mean_us;
       least_us = std::min(least_us, s.rtt_least_us);
     }
@@ -113,16 +122,11 @@ class PathRtt {
     bool is_steady(double times) const { return rtt_us() <= times * least_us; }
   };
 
-  // Returns how many packets were in flight in the period: of few, sent together, none are at its last ACK.
-  static double flew_pkts(const reinet_flow_stats& s) {
-    return std::max(1.0 * s.inflight_pkts, static_cast<double>(s.delivered_bytes) / std::max(s.mss_bytes, 1U));
+  // Returns whether a path of this RTT leaves the target no room.
+  static bool is_far(std::uint32_t path_us, const reinet_flow_stats& s) {
+    return kLeastTargetPerRtt * path_us > s.target_us;
   }
-
-  // Returns whether a path of the least RTT seen would leave the target no room.
-  static bool is_far(const Stretch& seen, const reinet_flow_stats& s) {
-    return kLeastTargetPerRtt * seen.least_us > s.target_us;
-  }
-  bool is_too_long(const reinet_flow_stats& s) const { return kLeastTargetPerRtt * longer_us_ > s.target_us; }
+  bool is_too_long(const reinet_flow_stats& s) const { return is_far(longer_us_, s); }
 
   void remember(const reinet_flow_stats& s) {
     part_.add(s);
@@ -140,13 +144,19 @@ class PathRtt {
       best_bytes_per_ns_ = 0;
     }
     best_bytes_per_ns_ = std::max(best_bytes_per_ns_, latest_.bytes_per_ns());
+    if (latest_.rtt_us() >= kQueueComes * longer_us_) queue_came_ = true;
+    if (queue_came_ && latest_.least_us <= kNearPath * longer_us_) {
+      queue_came_ = false;
+      forget_ns_ = s.time_ns + kForgetNs;
+    }
   }
 
   bool seems_starved(const reinet_flow_stats& s) const {
     return standing_.took_ns >= kStandingNs && standing_.rounds >= kStandingRounds && latest_.took_ns > 0 &&
            is_sane_rtt(latest_.least_us * std::int64_t{1000}, s) &&
-           latest_.is_steady(is_far(latest_, s) ? kSteadyFar : kSteady) &&
-           latest_.bytes_per_ns() < kLessThanBest * std::max(best_bytes_per_ns_, earlier_best_bytes_per_ns_);
+           latest_.is_steady(is_far(latest_.least_us, s) ? kSteadyFar : kSteady) &&
+           (s.cap_pkts <= kMinCapPkts ||
+            latest_.bytes_per_ns() < kLessThanBest * std::max(best_bytes_per_ns_, earlier_best_bytes_per_ns_));
   }
 
   // Returns whether the last answer is old, or was about a rate of which half is gone since: caps that still run down
@@ -176,23 +186,37 @@ class PathRtt {
 
   // What was sent with more in flight comes back a round trip later.
   void ask(const reinet_flow_stats& s) {
-    if (grown_ns_ == 0 && s.inflight_pkts >= kAskTimes * before_.inflight_pkts()) grown_ns_ = s.time_ns;
+    const double more_pkts = kAskTimes * before_.inflight_pkts();
+    if (grown_ns_ == 0 && flew_pkts(s) >= more_pkts) grown_ns_ = s.time_ns;
     if (grown_ns_ != 0 && s.time_ns > grown_ns_ + 1000ULL * before_.least_us) after_.add(s);
+    if (after_.rounds >= 1 && after_.inflight_pkts() < more_pkts && s.time_ns < asked_ns_ + kMostAskNs) {
+      grown_ns_ = 0;  // for a moment only, as where BBR probes
+      after_ = {};
+    }
     const bool changed = s.rtt_least_us < kLowerThanBefore * before_.least_us;
     if (!changed && after_.rounds < 1 && s.time_ns < asked_ns_ + kMostAskNs) return;
     const bool starved = !changed && after_.rounds >= 1 && after_.bytes_per_ns() >= kComesBack * before_.bytes_per_ns();
-    const bool far = is_far(before_, s);
-    if (!starved) {
+    if (starved) {
+      learn(s, before_.least_us);
+    } else {
       far_asks_ = 0;
       rest(s, false);
-    } else if (!far || ++far_asks_ >= kFarAsks) {  // the next time at once: it is still far_asks_
-      longer_us_ = before_.least_us;
-      forget_ns_ = s.time_ns + kForgetNs;
-      if (before_.least_us > kOutageRtts * s.min_rtt_us) rest_ns_ = kMostRestNs;
-      rest(s, !far);
+      asked_ns_ = 0;
+      standing_ = {};
     }
+  }
+
+  // Takes what a question or a look has shown.
+  void learn(const reinet_flow_stats& s, std::uint32_t path_us) {
     asked_ns_ = 0;
     standing_ = {};
+    const bool far = is_far(path_us, s);
+    if (far && ++far_asks_ < kFarAsks) return;
+    longer_us_ = path_us;  // the next time at once: it is still far_asks_
+    forget_ns_ = s.time_ns + kForgetNs;
+    queue_came_ = false;
+    if (path_us > kOutageRtts * s.min_rtt_us) rest_ns_ = kMostRestNs;
+    rest(s, !far);
   }
 
   void rest(const reinet_flow_stats& s, bool least) {
@@ -200,10 +224,12 @@ class PathRtt {
     next_ns_ = s.time_ns + rest_ns_;
   }
 
+  LookedAtPath look_;
   Stretch part_, window_, latest_, standing_, before_, after_;
   double best_bytes_per_ns_ = 0, earlier_best_bytes_per_ns_ = 0;
   std::uint64_t turn_ = 0, asked_ns_ = 0, grown_ns_ = 0, next_ns_ = 0, rest_ns_ = 0, forget_ns_ = 0;
   std::uint64_t stands_ns_ = 0;  // since when no RTT was near the path's or far below the last ones, 0 = no record yet
+  bool queue_came_ = false;      // half as long as the path, since one was last seen to be gone
   int far_asks_ = 0;             // in a row that said so
   std::uint32_t longer_us_ = 0;  // the path's least RTT where that is above the kernel's, 0 = it is not
 };

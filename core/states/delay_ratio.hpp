@@ -19,6 +19,10 @@ inline double delay_room_us(const reinet_flow_stats& s) {
   return std::max({s.target_us - min_rtt_us, (kLeastTargetPerRtt - 1) * min_rtt_us, 1.0});
 }
 
+// Returns by how much the RTT of a round must exceed the minimum for a queue to be standing: HYSTART_DELAY_THRESH of
+// net/ipv4/tcp_cubic.c, an eighth of the minimum RTT within 4 to 16 ms.
+inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::clamp(min_rtt_us / 8, 4000U, 16000U); }
+
 // Returns 0 for no queue and 1 for the target.
 inline double delay_ratio(const reinet_flow_stats& s) {
   return (s.rtt_mean_us - static_cast<double>(s.min_rtt_us)) / delay_room_us(s);

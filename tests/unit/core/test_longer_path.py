@@ -275,3 +275,76 @@ def test_a_lone_flow_over_a_cellular_link_is_hardly_ever_asked() -> None:
         records_seen += int(np.count_nonzero(old))
         sim.step_caps(caps)
     assert free < 0.002 * records_seen
+
+
+def looked_at(**changes: float) -> Stats:
+    """Half a minute after the path became longer, over a link whose rate varies: the RTT is never steady. From each
+    multiple of ten seconds on a look holds the flow to six packets for two round trips."""
+    s = records([9.7] * 500, [AFTER_US] * 500, [30] * 500, 30)
+    s["rtt_mean_us"] = np.where(np.arange(500) % 2, 2 * AFTER_US, AFTER_US + 3000)
+    s["rtt_least_us"] += np.arange(500, dtype=np.uint32) % 7 * 500
+    for at in (139, 339):  # open_and_capped() lasts three seconds
+        s["cap_pkts"][at : at + 2] = changes.get("cap_pkts", 6)
+        s["rtt_least_us"][at - 9] = changes.get("least_us", s["rtt_least_us"][at - 9])
+    s["inflight_pkts"] = changes.get("inflight_pkts", 30)
+    return s
+
+
+def longer_after(*parts: Stats) -> int:
+    """The least RTT of the path, in us, after parts that follow one another; 0 = the kernel's."""
+    s, bank = in_time(*parts), StateBank(1)
+    for i in range(len(s)):
+        bank.update([0], s[i : i + 1])
+    return int(bank.longer_us(np.zeros(1, np.intp))[0])
+
+
+def test_where_no_rtt_is_steady_a_look_shows_the_path() -> None:
+    assert all(may_cap(open_and_capped(), looked_at())[60:]), "nobody is asked"
+    assert longer_after(open_and_capped(), looked_at()) == AFTER_US
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cap_pkts": 30}, {"least_us": BEFORE_US + 3000}, {"inflight_pkts": 10}],
+    ids=["it was called off", "an RTT came near the minimum", "four packets may be a queue"],
+)
+def test_a_look_shows_no_longer_path_where(changes: dict[str, float]) -> None:
+    assert longer_after(open_and_capped(), looked_at(**changes)) == 0
+
+
+def test_a_path_known_by_a_look_is_not_forgotten_while_queues_come_and_go() -> None:
+    """Without them it is after a minute, as a queue of the flow's own might hide that it is shorter again."""
+    minute = records([24.0] * 1400, [AFTER_US] * 1400, [60] * 1400, 60)
+    assert longer_after(open_and_capped(), looked_at(), minute) == 0
+    minute["rtt_mean_us"] = np.where(np.arange(1400) % 200 < 100, 2 * AFTER_US, AFTER_US + 1000)
+    assert longer_after(open_and_capped(), looked_at(), minute) == AFTER_US
+
+
+def test_who_starves_at_the_least_cap_is_asked_again_when_the_rate_from_before_is_forgotten() -> None:
+    starves = records([0.9] * 1000, [AFTER_US] * 1000, [4] * 1000, 4)
+    in_vain = asked(rates=[0.9] * 10, rtts=[74_000] * 10)
+    seen = may_cap(open_and_capped(), starves[:40], in_vain, starves, in_vain, starves)
+    assert not all(seen[1060:]), "half a minute later"
+
+
+def test_more_in_flight_for_a_moment_is_no_answer() -> None:
+    """A BBR that held little back fills no window at once: it probes for a round trip, and then again."""
+    probes = asked()
+    probes["inflight_pkts"][1:] = 30
+    probes["delivered_bytes"][1:] = starving()["delivered_bytes"][0]
+    seen = may_cap(open_and_capped(), starving(28), probes, asked())
+    assert not any(seen[90:98]), "it is asked on"
+
+
+def test_over_a_link_whose_rate_jumps_a_longer_path_is_known_within_two_looks() -> None:
+    """Without what looks show 0.73, 0.72 and 0.87 of plain Cubic's throughput are left."""
+    links = [LinkSpec(generate("lte-driving", 60.0, seed), detour_ms=[(5000.0, 10.0)]) for seed in (9001, 9002, 9003)]
+
+    def late_bytes(name: str) -> Sequence[int]:
+        runs = logs(make_agent(name), links, 60.0)
+        late = [(log["departure_ms"] > 30_000) & (log["departure_ms"] < 60_000) for log in runs]
+        return [log["departure_bytes"][these].sum() for log, these in zip(runs, late, strict=True)]
+
+    kept = np.divide(late_bytes(str(ROOT / "checkpoints/default")), late_bytes("none"))
+    assert np.median(kept) > 0.9
+    assert min(kept) > 0.8
