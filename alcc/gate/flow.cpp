@@ -296,7 +296,7 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
     process().table.release(this);
     return 0;
   }
-  if (exempt_ || !view.read(fd) || !view.may_send()) {
+  if (exempt_ || !process().wanted() || !view.read(fd) || !view.may_send()) {
     open();
     active_ = false;
     return 0;

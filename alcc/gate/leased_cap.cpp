@@ -21,8 +21,11 @@ std::uint64_t LeasedCap::lease_in_force() const {
 }
 
 void LeasedCap::look(const KernelView& view, std::uint64_t now_ns) {
-  law_.look(view, now_ns, process().settings, cookie_);
-  const std::uint32_t cap_pkts = law_.cap_pkts();
+  const auto look = [&] {
+    law_.look(view, now_ns, process().settings, cookie_);
+    return law_.cap_pkts();
+  };
+  const std::uint32_t cap_pkts = if_memory_lasts(look).value_or(0);
   lease_ = cap_pkts ? reinet_lease(now_ns + kLeaseNs, cap_pkts) : 0;
 }
 
@@ -31,7 +34,8 @@ std::uint32_t LeasedCap::decide(reinet_flow_stats& record, std::uint32_t in_forc
   record.slot = 0;
   record.peer = peer_;
   record.cap_pkts = in_force_pkts;
-  return process().settings.law == Settings::Law::daemon ? ask_daemon(record) : ask_law(record);
+  if (process().settings.law == Settings::Law::daemon) return ask_daemon(record);
+  return if_memory_lasts([&] { return ask_law(record); }).value_or(0);
 }
 
 std::uint32_t LeasedCap::ask_law(reinet_flow_stats& record) {

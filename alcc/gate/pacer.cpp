@@ -57,8 +57,7 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
       lacks_thread_ = true;
     }
     first = waits_ && (due_.empty() || due_ns < due_.top().ns);
-    due_.push({due_ns, flow});
-    flow->queued = true;
+    flow->queued = if_memory_lasts([&] { return due_.push({due_ns, flow}), true; }).value_or(false);
     flows_ = due_.size();
   }
   if (first) tell();
@@ -130,10 +129,10 @@ void Pacer::make_thread() {
   {
     const std::lock_guard making(making_);
     std::unique_lock guard(lock_);
-    if (lacks_thread_.exchange(false) && !started_ && !paused_ && process().wanted()) {
-      started_ = true;
+    if (lacks_thread_.exchange(false) && !started_ && !paused_) {
+      const bool wanted = started_ = process().wanted();
       guard.unlock();
-      failed = !start();
+      failed = !wanted || !start();
       guard.lock();
       if (failed) started_ = false;
     }
@@ -205,6 +204,7 @@ void Pacer::run() {
       next.flow->queued = false;
       const std::uint64_t due_ns = next.flow->cookie ? next.flow->tick(now_ns()) : 0;
       if (due_ns) push(next.flow, due_ns);
+      if (due_ns && !next.flow->queued) next.flow->open();
     }
     guard.lock();
   }

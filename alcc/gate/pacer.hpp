@@ -20,7 +20,7 @@ namespace reinet::alcc {
 
 class Pacer {
  public:
-  // The caller holds the flow's lock, and the flow is not queued yet.
+  // The caller holds the flow's lock, and the flow is not queued yet, nor after it where the process is given up.
   void push(Flow* flow, std::uint64_t due_ns);
   // Makes the thread where something is due and there is none; the caller holds no lock. Memory is asked for, and of an
   // allocator with handlers around fork() (jemalloc) a thread may have all that waits for our locks.

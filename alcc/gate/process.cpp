@@ -86,7 +86,7 @@ void after_fork_in_child() {
   give_locks_back();
   p.pacer.renew();
   p.report.renew();
-  p.given_up = p.left.load();  // what was no more possible in the parent may be here
+  p.given_up = p.left || p.lacks_memory;  // what else was no more possible in the parent may be here
   p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
   await_end_of_main_thread();
@@ -112,7 +112,13 @@ Process* make() {
   p->peers = make_peers();
   const char* text = std::getenv(kEnvironment);
   if (!text) return p;
-  const auto settings = parse_settings(text);
+  std::optional<Settings> settings;
+  try {
+    settings = parse_settings(text);
+  } catch (const std::bad_alloc&) {
+    say("there is no memory for what REINET_ALCC says: nothing is gated");  // a model is long
+    return p;
+  }
   if (!settings) {
     say("REINET_ALCC=%.200s makes no sense: nothing is gated", text);  // a model is long
     return p;
@@ -154,6 +160,11 @@ void Process::ask(const Settings& what) {
 void Process::give_up(const char* why) {
   if (given_up.exchange(true)) return;
   say("%s: nothing of process %d is gated", why, static_cast<int>(getpid()));
+}
+
+void Process::run_out_of_memory() {
+  lacks_memory = true;
+  give_up("there is no memory left");
 }
 
 void Process::leave(const char* why) {

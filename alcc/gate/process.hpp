@@ -8,6 +8,8 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <new>
+#include <optional>
 
 #include "alcc/base/lock.hpp"
 #include "alcc/gate/pacer.hpp"
@@ -28,6 +30,7 @@ struct Process {
   bool asked = false;  // somebody wants this process gated or watched
   std::atomic<bool> given_up{false};
   std::atomic<bool> left{false};          // see leave()
+  std::atomic<bool> lacks_memory{false};  // see run_out_of_memory()
   std::atomic<bool> has_io_uring{false};  // by what may be seen, alcc/preload/by_number.cpp
   pid_t pid = 0;
   Lock forking;
@@ -45,6 +48,9 @@ struct Process {
   void ask(const Settings& what);
   // Opens all gates for good and says why.
   void give_up(const char* why);
+  // The same where memory has ended, also in children: what was kept for it (alcc/preload/memory.cpp) is there only
+  // once. Locks may be held here; the pacer opens what is closed.
+  void run_out_of_memory();
   // The same, in time before a call after which nothing of the gate may run in this process.
   void leave(const char* why);
   // Wakes and tells all that wait at a gate; the caller is inside the gate, with no lock.
@@ -80,6 +86,18 @@ class Inside {
  private:
   bool entered_;
 };
+
+// What the gate makes grows with the connections, and there may be no memory for it. Nothing is returned then, and the
+// process is given up.
+template <class Make>
+auto if_memory_lasts(Make&& make) -> std::optional<decltype(make())> {
+  try {
+    return make();
+  } catch (const std::bad_alloc&) {
+    process().run_out_of_memory();
+    return {};
+  }
+}
 
 // Leaves the gate again for a wait with no lock and nothing begun, as poll's: what a signal's handler writes meanwhile
 // is gated, and so is the thread after a handler that jumps out of it.

@@ -36,13 +36,14 @@ Flow* Table::find_or_make(std::uint64_t cookie) {
   if (free_flows_.empty()) {
     const std::size_t used = chunks_used_.load(std::memory_order_relaxed);
     if (used == kFlowChunks) return nullptr;
+    free_flows_.reserve(kFlowsPerChunk);
     flow_chunks_[used] = new FlowChunk;
     for (Flow& flow : *flow_chunks_[used]) free_flows_.push_back(&flow);
     chunks_used_.store(used + 1, std::memory_order_release);
   }
   Flow* flow = free_flows_.back();
-  free_flows_.pop_back();
   by_cookie_.emplace(cookie, flow);
+  free_flows_.pop_back();
   return flow;
 }
 
@@ -60,7 +61,7 @@ Flow* Table::flow(int fd) {
   Flow* flow;
   {
     const std::lock_guard guard(lock_);
-    flow = find_or_make(cookie);
+    flow = if_memory_lasts([&] { return find_or_make(cookie); }).value_or(nullptr);
   }
   if (!flow) return nullptr;
   const std::lock_guard guard(flow->lock);
@@ -139,7 +140,7 @@ void Table::release(Flow* flow) {
   flow->reset(0);
   const std::lock_guard guard(lock_);
   by_cookie_.erase(cookie);
-  free_flows_.push_back(flow);
+  if_memory_lasts([&] { return &free_flows_.emplace_back(flow); });  // else nobody uses it again
 }
 
 Epoll* Table::epoll(int fd) {

@@ -51,7 +51,7 @@ class Pages final : public std::pmr::memory_resource {
     return pages == MAP_FAILED ? nullptr : pages;
   }
   void* spare(std::size_t bytes) {
-    if (reinet::alcc::is_made()) reinet::alcc::process().give_up("there is no memory left");
+    if (reinet::alcc::is_made()) reinet::alcc::process().run_out_of_memory();
     if (bytes > kSpareBytes - spent_bytes_) throw std::bad_alloc();
     return spare_ + std::exchange(spent_bytes_, spent_bytes_ + bytes);
   }

@@ -261,17 +261,6 @@ int fresh_epoll(int epfd) {
   return epfd;
 }
 
-// What a wait in slices keeps of the program's arrays may be more than there is memory for. Then nothing is returned:
-// the process has been given up (memory.cpp), and the kernel's own call is as good.
-template <class Wait>
-std::optional<int> if_memory_lasts(Wait&& wait) {
-  try {
-    return wait();
-  } catch (const std::bad_alloc&) {
-    return {};
-  }
-}
-
 std::uint64_t end_of(const timespec* timeout) {
   if (!timeout || timeout->tv_sec > 1'000'000'000) return kUnlimited;
   return now_ns() + ns_of(*timeout);

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
@@ -13,6 +14,23 @@
 #include <vector>
 
 #include "connections.hpp"
+
+namespace {
+
+// From now on, or with this variable from the start, the gate gets no pages from the kernel.
+std::atomic<bool> has_no_pages{false};
+constexpr const char* kNoPages = "REINET_TEST_NO_PAGES";
+
+}  // namespace
+
+// The gate finds this one.
+extern "C" void* mmap(void* place, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+  if (has_no_pages || std::getenv(kNoPages)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(syscall(SYS_mmap, place, bytes, protection, flags, fd, offset));
+}
 
 namespace {
 
@@ -67,6 +85,25 @@ void no_memory_left() {
     while (std::malloc(bytes)) {}
   std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
   std::printf("got %ld\n", read_for(p.peer, 10));
+}
+
+// A crowd sends in turns while the kernel has no pages left for the gate.
+void no_pages_left() {
+  std::vector<Pair> pairs;
+  const int epfd = epoll_create1(0);
+  epoll_event asked{EPOLLIN | EPOLLOUT, {}};
+  for (int i = 0; i < 800; ++i) {
+    pairs.push_back(pair(kSmallBufferBytes));
+    epoll_ctl(epfd, EPOLL_CTL_ADD, pairs.back().sender, &asked);  // from now on the gate knows it
+  }
+  has_no_pages = true;
+  std::printf("begins\n");
+  for (int round = 0; round < 10; ++round, usleep(2000))
+    for (const Pair& p : pairs) {
+      (void)!send(p.sender, block.data(), 4000, MSG_DONTWAIT);
+      (void)!recv(p.peer, block.data(), block.size(), MSG_DONTWAIT);
+    }
+  std::printf("ends\n");
 }
 
 // More descriptors than are open may be: the kernel refuses them, once the gate has looked at its own.
@@ -149,6 +186,7 @@ const Cases kPossessionCases{
     {"handler_within_malloc", handler_within_malloc},
     {"no_memory_left", no_memory_left},
     {"no_memory_left_to_wait", no_memory_left_to_wait},
+    {"no_pages_left", no_pages_left},
     {"own_descriptors_by_unshare", own_descriptors_by_unshare},
     {"own_descriptors_by_close_range", own_descriptors_by_close_range},
     {"own_descriptors_of_a_thread", own_descriptors_of_a_thread},

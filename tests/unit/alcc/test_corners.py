@@ -354,6 +354,14 @@ def test_a_program_without_memory_to_wait_at_a_gate_waits_without_one(program: P
     assert "there is no memory left: nothing of process" in seen[2]
 
 
+@pytest.mark.parametrize("law", ["rule", "sprout"])
+def test_a_crowd_whose_gate_gets_no_more_pages_of_the_kernel_goes_on_ungated(program: Path, law: str) -> None:
+    """The gate's thread, or a write, ended it by SIGABRT."""
+    status, lines, words = seen_of(program, "no_pages_left", settings(law))
+    assert (status, lines) == (0, ["begins", "ends"])
+    assert "there is no memory left: nothing of process" in words
+
+
 def test_a_connection_of_an_initial_window_costs_no_look(program: Path) -> None:
     """Each of nginx's with 1 KB woke the gate's thread and made 22 system calls of the gate's."""
     report = Sums()

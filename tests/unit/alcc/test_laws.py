@@ -6,12 +6,13 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from helpers.gated import serving
+from helpers.gated import seen_of, serving
 from helpers.gated.server import pattern
 from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
@@ -269,3 +270,14 @@ def test_settings_that_make_no_sense_are_refused() -> None:
                  "ports=80.5", "shadow=true", "always=yes", "no_io_uring=", "law=rule:inf",
                  "target=1:4294967296"):  # fmt: skip
         assert replay(text.encode(), None, ctypes.c_size_t(0), None, None) == -1, text
+
+
+def test_a_program_that_starts_without_memory_for_its_model_is_not_gated(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended by SIGABRT before it began."""
+    monkeypatch.setenv("REINET_TEST_NO_PAGES", "1")
+    asked = Settings(_model("default").law_of_the_gate(), Target.parse("+30ms"))
+    status, lines, words = seen_of(program, "no_pages_left", asked)
+    assert (status, lines) == (0, ["begins", "ends"])
+    assert words == "reinet: there is no memory for what REINET_ALCC says: nothing is gated\n"
