@@ -51,6 +51,17 @@ def test_a_musl_program_is_refused(tmp_path: Path) -> None:
         check_command(str(program))
 
 
+def test_what_is_preloaded_needs_nothing_that_a_program_on_musl_lacks() -> None:
+    """Such a program, executed by a gated one, ended before it began: musl's loader found no C library of GNU's."""
+    if not (readelf := shutil.which("readelf")):
+        pytest.skip("no readelf")
+    read = [readelf, "--wide", "--dynamic", "--dyn-syms", str(find_preload())]
+    said = subprocess.run(read, capture_output=True, text=True, check=True).stdout
+    assert "(AUXILIARY)" in said, "the GNU C library's loader takes the hooks"
+    assert "(NEEDED)" not in said
+    assert said.count(" UND ") == 1, "the empty symbol"
+
+
 def test_a_setuid_program_is_refused(tmp_path: Path) -> None:
     program = _built(tmp_path)
     if os.geteuid() == 0:
