@@ -2,6 +2,7 @@
 #include "alcc/gate/flow.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <new>
 
 #include "alcc/base/clock.hpp"
@@ -9,6 +10,11 @@
 #include "alcc/gate/process.hpp"
 
 namespace reinet::alcc {
+
+std::uint64_t moment_near(std::uint64_t due_ns, std::uint64_t tick_ns) {
+  const std::uint64_t apart_ns = std::min(std::bit_floor(tick_ns / 4), kMostApartNs);
+  return (due_ns + apart_ns / 2) / apart_ns * apart_ns;
+}
 
 void Flow::reset(std::uint64_t new_cookie) {
   cap_.end();
@@ -372,7 +378,9 @@ std::uint64_t Flow::next_tick_ns(const KernelView& view, std::uint64_t now_ns, c
       rule.packet_timed ? kMostTickNs : std::clamp(rule.min_period_ns, kLeastTickNs, kMostTickNs);
   const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, most_ns);
   const std::uint64_t law_ns = cap_.due_ns() > now_ns ? cap_.due_ns() - now_ns : 0;
-  return std::max({std::min(own_ns, law_ns), kLeastTickNs, process().pacer.fair_ns()});
+  const std::uint64_t tick_ns = std::max({std::min(own_ns, law_ns), kLeastTickNs, process().pacer.fair_ns()});
+  const bool alone = published || process().pacer.fair_ns() == 0;  // a law's own clock is kept, too
+  return alone ? tick_ns : moment_near(now_ns + tick_ns, tick_ns) - now_ns;
 }
 
 }  // namespace reinet::alcc

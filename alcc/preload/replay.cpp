@@ -95,6 +95,11 @@ REINET_HOOK int reinet_alcc_measure(const reinet_alcc_look* looks, std::size_t c
   return made;
 }
 
+// Returns when a look that is due then is made.
+REINET_HOOK std::uint64_t reinet_alcc_moment(std::uint64_t due_ns, std::uint64_t tick_ns) {
+  return reinet::alcc::moment_near(due_ns, tick_ns);
+}
+
 // Returns how many epoll registrations of a connection it knows.
 REINET_HOOK std::size_t reinet_alcc_registrations(int fd) {
   reinet::alcc::Flow* flow = reinet::alcc::process().table.known_flow(fd);

@@ -231,3 +231,15 @@ def test_until_a_cap_was_in_force_the_window_is_the_senders_own_and_then_it_goes
     off = np.abs(later[:, 2] / later[:, 0] - 1)[later[:, 4] == 0]
     assert off.max() > 0, "it was to be computed"
     assert np.quantile(off, 0.99) < 0.03
+
+
+@pytest.mark.parametrize("tick_us", [1000, 6000, 40_000])
+def test_looks_that_are_due_about_the_same_time_come_at_one_moment(tick_us: int) -> None:
+    """Each woke the gate's thread, and often the program, for itself."""
+    moment = ctypes.CDLL(str(find_preload())).reinet_alcc_moment
+    moment.restype = ctypes.c_uint64
+    tick_ns = 1000 * tick_us
+    due_ns = 10**15 + np.arange(100) * tick_ns // 100
+    moments = np.array([moment(ctypes.c_uint64(int(due)), ctypes.c_uint64(tick_ns)) for due in due_ns], np.int64)
+    assert np.abs(moments - due_ns).max() <= tick_ns / 8
+    assert len(set(moments)) <= max(tick_us / 1000, 8) + 1
