@@ -48,7 +48,7 @@ class PathRtt {
       standing_ = {};
       asked_ns_ = 0;
     } else if (looked_at_us != 0) {
-      learn(s, looked_at_us);
+      learn(s, looked_at_us, true);
     } else if (asked_ns_ != 0) {
       ask(s);
     } else if (s.cap_pkts == 0 || flew_pkts(s) < kBinds * s.cap_pkts || s.rtt_least_us <= kNearPath * path_us) {
@@ -91,7 +91,8 @@ class PathRtt {
   // A queue of the flow's own that stands on a path which is shorter again hides that from whoever is not looked at:
   // the flow is asked anew after so long. That takes a second or two in which it gets less.
   static constexpr std::uint64_t kForgetNs = 60'000'000'000;
-  // A queue that was half as long as the path, and is gone, would have shown a shorter one.
+  // What a look has shown is kept longer where a queue half as long as the path came and went: it would have shown a
+  // shorter one.
   static constexpr double kQueueComes = 1.5;
   // Where the path leaves the target no room the flow is uncapped for seconds: one answer may be a link's that changed.
   static constexpr int kFarAsks = 3;
@@ -145,7 +146,7 @@ class PathRtt {
     }
     best_bytes_per_ns_ = std::max(best_bytes_per_ns_, latest_.bytes_per_ns());
     if (latest_.rtt_us() >= kQueueComes * longer_us_) queue_came_ = true;
-    if (queue_came_ && latest_.least_us <= kNearPath * longer_us_) {
+    if (by_look_ && queue_came_ && latest_.least_us <= kNearPath * longer_us_) {
       queue_came_ = false;
       forget_ns_ = s.time_ns + kForgetNs;
     }
@@ -197,7 +198,7 @@ class PathRtt {
     if (!changed && after_.rounds < 1 && s.time_ns < asked_ns_ + kMostAskNs) return;
     const bool starved = !changed && after_.rounds >= 1 && after_.bytes_per_ns() >= kComesBack * before_.bytes_per_ns();
     if (starved) {
-      learn(s, before_.least_us);
+      learn(s, before_.least_us, false);
     } else {
       far_asks_ = 0;
       rest(s, false);
@@ -207,13 +208,14 @@ class PathRtt {
   }
 
   // Takes what a question or a look has shown.
-  void learn(const reinet_flow_stats& s, std::uint32_t path_us) {
+  void learn(const reinet_flow_stats& s, std::uint32_t path_us, bool by_look) {
     asked_ns_ = 0;
     standing_ = {};
     const bool far = is_far(path_us, s);
     if (far && ++far_asks_ < kFarAsks) return;
     longer_us_ = path_us;  // the next time at once: it is still far_asks_
     forget_ns_ = s.time_ns + kForgetNs;
+    by_look_ = by_look;
     queue_came_ = false;
     if (path_us > kOutageRtts * s.min_rtt_us) rest_ns_ = kMostRestNs;
     rest(s, !far);
@@ -229,6 +231,7 @@ class PathRtt {
   double best_bytes_per_ns_ = 0, earlier_best_bytes_per_ns_ = 0;
   std::uint64_t turn_ = 0, asked_ns_ = 0, grown_ns_ = 0, next_ns_ = 0, rest_ns_ = 0, forget_ns_ = 0;
   std::uint64_t stands_ns_ = 0;  // since when no RTT was near the path's or far below the last ones, 0 = no record yet
+  bool by_look_ = false;         // whether a look has shown longer_us_
   bool queue_came_ = false;      // half as long as the path, since one was last seen to be gone
   int far_asks_ = 0;             // in a row that said so
   std::uint32_t longer_us_ = 0;  // the path's least RTT where that is above the kernel's, 0 = it is not
