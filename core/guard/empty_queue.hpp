@@ -26,8 +26,8 @@
 
 namespace reinet {
 
-// Longer than a policy leaves a queue empty that it fills again by itself: on none of seven recordings, over 20, 60 and
-// 100 ms, does the queue of a flow that its cap holds back stay empty for so long.
+// Longer than a policy leaves a queue empty that it fills again by itself: no figure of the recordings in
+// docs/models.md changed with this rule.
 constexpr double kEmptyRounds = 8;
 constexpr double kEmptyNs = 1e9;
 // A queue below this share of the path is none: half of HyStart's threshold, and no more than half of its largest one.
