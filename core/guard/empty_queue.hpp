@@ -49,7 +49,8 @@ class EmptyQueue {
     if (s.cap_pkts == 0) return;
     const double passed_rounds = rounds_of(s), least_us = s.min_rtt_us;
     const double empty_us = std::min(kEmptyShare * least_us, kMostEmptyUs);
-    if (s.flags & REINET_FLAG_APP_LIMITED || s.rtt_mean_us > least_us + empty_us || !holds_back(s)) {
+    if (s.flags & REINET_FLAG_APP_LIMITED || s.rtt_mean_us > least_us + empty_us ||
+        flew_pkts(s) < kHoldsBack * s.cap_pkts) {
       rounds_ = took_ns_ = 0;
     } else {
       rounds_ += passed_rounds;
@@ -73,12 +74,6 @@ class EmptyQueue {
   std::uint32_t least_pkts() const { return static_cast<std::uint32_t>(std::ceil(least_pkts_)); }
 
  private:
-  // Of few packets that were sent together none are in flight at the last ACK.
-  static bool holds_back(const reinet_flow_stats& s) {
-    const double flew_pkts = std::max<double>(s.inflight_pkts, s.delivered_bytes / std::max(s.mss_bytes, 1U));
-    return flew_pkts >= kHoldsBack * s.cap_pkts;
-  }
-
   double rounds_ = 0, took_ns_ = 0;  // for how long the queue has been empty under a cap that binds
   double turn_rounds_ = 0, turn_rtt_us_ = 0;
   double least_pkts_ = 0;

@@ -99,11 +99,6 @@ class PathRtt {
   // One that is several times as long as the minimum is no short queue, so there the first rest is the longest.
   static constexpr std::uint64_t kLeastRestNs = 5'000'000'000, kMostRestNs = 40'000'000'000;
 
-  // Returns how many packets were in flight in the period: of few, sent together, none are at its last ACK.
-  static double flew_pkts(const reinet_flow_stats& s) {
-    return std::max(1.0 * s.inflight_pkts, static_cast<double>(s.delivered_bytes) / std::max(s.mss_bytes, 1U));
-  }
-
   // Records in a row.
   struct Stretch {
     double took_ns = 0, bytes = 0, rounds = 0, inflight_ns = 0, rtt_ns_us = 0;

@@ -29,6 +29,11 @@ inline double rounds_of(const reinet_flow_stats& s) {
   return std::max(static_cast<double>(s.period_ns), 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
 }
 
+// Returns how many packets were in flight in the period: of few, sent together, none are at its last ACK.
+inline double flew_pkts(const reinet_flow_stats& s) {
+  return std::max(1.0 * s.inflight_pkts, static_cast<double>(s.delivered_bytes) / std::max(s.mss_bytes, 1U));
+}
+
 // Returns the weight of a record that lasted for passed_rounds in a running mean over the latest mean_rounds round
 // trips. rounds: for how many the mean has run, this record's included; until they are mean_rounds all count alike.
 inline double weight_in_mean(double passed_rounds, double rounds, double mean_rounds) {
