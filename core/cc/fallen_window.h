@@ -16,6 +16,7 @@
 #include "core/flow_stats.h"
 
 #define REINET_LEAST_SSTHRESH_PKTS 2U /* of every algorithm of the kernel's */
+#define REINET_NEARLY_AS_HIGH 8U      /* less than an eighth lower */
 
 struct reinet_fallen_window {
   reinet_u32 cwnd_pkts; /* before the cap took it, 0 = none */
@@ -28,13 +29,15 @@ static inline void reinet_fallen_on_ack(struct reinet_fallen_window* fallen, rei
 }
 
 /* Takes the window in force, which a cap is about to lower, and the next sequence to be sent. Of several falls the
- * highest counts. It is the window before the ACK let it grow: under a cap it grows and falls again with every ACK, and
- * nothing is ever sent under what it grew to. If that counted, an ACK for many packets would hide a loss.
+ * highest counts, and where a later one is nearly as high, what was sent until then counts as sent under it: a cap that
+ * moves by a packet or two falls with almost every ACK, and one of these falls must not hide the deep one after it. It
+ * is the window before the ACK let it grow: under a cap it grows and falls again with every ACK, and nothing is ever
+ * sent under what it grew to. If that counted, an ACK for many packets would hide a loss.
  */
 static inline void reinet_fallen_on_cap(struct reinet_fallen_window* fallen, reinet_u32 cwnd_pkts,
                                         reinet_u32 next_seq) {
-  if (cwnd_pkts < fallen->cwnd_pkts) return;
-  fallen->cwnd_pkts = cwnd_pkts;
+  if (cwnd_pkts < fallen->cwnd_pkts - fallen->cwnd_pkts / REINET_NEARLY_AS_HIGH) return;
+  if (cwnd_pkts > fallen->cwnd_pkts) fallen->cwnd_pkts = cwnd_pkts;
   fallen->end_seq = next_seq;
 }
 

@@ -57,6 +57,17 @@ def test_of_several_falls_the_highest_counts_and_a_later_one_as_high_prolongs_it
     assert fallen.shown_pkts(20) == 80
 
 
+def test_a_fall_from_nearly_as_high_prolongs_it_too() -> None:
+    fallen = FallenWindow()
+    fallen.on_cap(182, 1000)  # a cap of 181 after one of 182
+    fallen.on_cap(180, 1100)  # and one that falls deep, before what was sent under the earlier one is acknowledged
+    fallen.on_cap(150, 1100)
+    fallen.on_ack(1000)
+    assert fallen.shown_pkts(100) == 182
+    fallen.on_ack(1100)
+    assert fallen.shown_pkts(100) == 100
+
+
 def test_a_loss_of_what_was_sent_before_the_fall_is_not_charged_to_the_cap() -> None:
     flow = slow_starting()
     flow.acknowledge(1, cap_pkts=12)
