@@ -49,11 +49,12 @@ def caps(count: int = RECORDS, aims_at_target: bool = True, **fields: Any) -> li
     return found
 
 
-def test_a_cap_over_an_empty_queue_rises_after_a_second_or_eight_round_trips() -> None:
+def test_a_cap_over_an_empty_queue_rises_after_five_round_trips_and_ever_faster() -> None:
     found = caps(20)
-    assert found[:9] == [WANTED_PKTS] * 9
-    assert found[9:11] == [104, 109], "by a twenty-fifth in each round trip"
-    assert found == sorted(found)
+    assert found[:4] == [WANTED_PKTS] * 4
+    assert found[4:7] == [104, 113, 128], "by a twenty-fifth, and each time by as much more"
+    rises = np.divide(found[5:], found[4:-1])
+    assert max(rises) == pytest.approx(1.5**0.5, abs=0.01), "twice in what the target leaves"
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,18 @@ def test_once_there_is_a_queue_it_stays_and_falls_by_as_much_as_that_is_longer()
 )
 def test_it_ends_with(what: dict[str, int]) -> None:
     ((name, value),) = what.items()
-    before = {"rtt_mean_us": MIN_RTT_US, "flags": 0, "cap_pkts": WANTED_PKTS}[name]
-    found = caps(22, **{name: [before] * 20 + [value] + [before]})
+    rtts_us = [MIN_RTT_US] * 18 + [MIN_RTT_US + 10_000] * 4
+    fields = {"rtt_mean_us": rtts_us, "flags": [0] * 22, "cap_pkts": [WANTED_PKTS] * 22}
+    fields[name][20] = value
+    found = caps(22, **fields)
     assert found[19] > WANTED_PKTS
     assert found[20:] == [WANTED_PKTS] * 2
+
+
+def test_a_long_queue_right_after_a_rise_is_of_that() -> None:
+    found = caps(12, rtt_mean_us=[MIN_RTT_US] * 10 + [MIN_RTT_US + 40_000] + [MIN_RTT_US + 10_000])
+    assert found[10] == pytest.approx(found[9] * (MIN_RTT_US + 6250) / (MIN_RTT_US + 40_000), abs=1)
+    assert found[11] == found[10]
 
 
 @pytest.mark.parametrize(("mrtt_ms", "mbps", "least"), [(100.0, 50.0, 0.97), (200.0, 20.0, 0.95)])
