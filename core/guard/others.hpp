@@ -31,7 +31,13 @@
 // second time in short is not asked so, because a foreign queue grows as well when somebody joins it.
 //
 // So a flow is left alone for about kLeastYieldNs at first, and for about twice as long each time that the same is seen
-// again soon after.
+// again soon after. Then nobody asks, as a rule: the cap that came back is the question, and the wait and the rate
+// without it are the other answer.
+//
+// What has no cap for a moment, as it is asked for its path (path_rtt.hpp), or sends little, as BBR looks for the
+// path's minimum RTT, tells nothing new meanwhile, and nothing is forgotten: else the questions about the path, the
+// first of which comes after half of the stretch, would put the end of it off again and again. A queue that drains then
+// ends it.
 //
 // Capped flows that share a queue disturb each other in the same way for a moment, as when another one begins, and must
 // come back to a short queue together: so all are left alone until the same times, the multiples of kLeastYieldNs of
@@ -72,10 +78,13 @@ constexpr std::uint64_t kSteadyRestNs = 30'000'000'000;
 // each time had made it 1492 s, and flows beside a Cubic kept 0.61 of their throughput as before.
 constexpr std::uint64_t kLeastYieldNs = 10'000'000'000;
 constexpr unsigned kMostDoublings = 3;
-// Who was left alone until so shortly before was so for a reason: less evidence is then enough to ask again.
+// Who was left alone until so shortly before was so for a reason: less evidence is then enough.
 constexpr std::uint64_t kSoonNs = 10'000'000'000;
 constexpr double kAgainRounds = 10;
 constexpr double kAgainNs = 0.8e9;
+// Who has no cap, or is limited by its application, for longer begins anew. A question about the path takes up to 3 s,
+// BBR's PROBE_RTT 200 ms and two round trips.
+constexpr std::uint64_t kLongestPauseNs = 4'000'000'000;
 // The queue is asked by so many times the stretch's mean cap, for so many round trips: in one the window doubles, in
 // the next the ACKs of what it then sent come, and the rest counts. Alone, the flow then waits at least twice as long
 // as in the latest round trips, in which a queue from before the link fell is gone, and at the rate that it had.
@@ -116,8 +125,7 @@ class OthersQueue {
     rtt_.add(s, passed_rounds);
     if (!goes_on_waiting(s)) {
       begin_stretch(s);
-      if (s.time_ns < until_ns_ && s.cap_pkts == 0) see_uncapped(s, passed_rounds);
-    } else {
+    } else if (!pauses(s)) {
       rounds_ += passed_rounds;
       if (cap_ == Cap::usual) {
         watch(s, passed_rounds);
@@ -125,6 +133,7 @@ class OthersQueue {
         ask(s, passed_rounds);
       }
     }
+    if (s.time_ns < until_ns_ && s.cap_pkts == 0) see_uncapped(s, passed_rounds);
     return s.time_ns < until_ns_;
   }
 
@@ -191,6 +200,12 @@ class OthersQueue {
     latest_.add(s, passed_rounds);
     const bool again = was_left_alone_soon_before(s);
     if (rounds_ < (again ? kAgainRounds : kForeignRounds) || stretch_.took_ns < (again ? kAgainNs : kForeignNs)) return;
+    const bool tells = again && never_drains_ && latest_.bytes_per_ns() < kForeignRateShare * peak_bytes_per_ns_;
+    if (tells && !is_alone(latest_, plain_)) {
+      asked_ = latest_;
+      leave_alone(s);
+      return;
+    }
     if (stretch_.bytes_per_ns() >= (never_drains_ ? kForeignRateShare : kSteadyRateShare) * peak_bytes_per_ns_) {
       if (!never_drains_) begin_stretch(s);  // by now there may be a queue of others, which never drains
       return;
@@ -222,6 +237,7 @@ class OthersQueue {
   // Takes a record of a flow that is left alone, and ends that where the flow turns out to wait for itself.
   void see_uncapped(const reinet_flow_stats& s, double passed_rounds) {
     uncapped_.add(s);
+    plain_.add(s, passed_rounds);
     uncapped_rounds_ += passed_rounds;
     if (doublings_ == 0 && uncapped_rounds_ > kAskFillRounds &&
         s.srtt_us - 1.0 * s.min_rtt_us >= kAloneWaitTimes * before_wait_us_ &&
@@ -246,15 +262,20 @@ class OthersQueue {
     before_wait_us_ = asked_.wait_us;
     before_bytes_per_ns_ = std::max(asked_.bytes_per_ns(), stretch_.bytes_per_ns());
     uncapped_ = {};
+    plain_ = {};
     uncapped_rounds_ = 0;
     peak_bytes_per_ns_ = 0;  // by then the link may be another one
     begin_stretch(s);
     rested_ns_ = 0;
   }
 
+  // Returns whether the record tells nothing of a cap.
+  static bool pauses(const reinet_flow_stats& s) { return s.cap_pkts == 0 || s.flags & REINET_FLAG_APP_LIMITED; }
+
   // Returns whether the stretch goes on, as one in which the queue never drains or as one in which the RTT is the same.
   bool goes_on_waiting(const reinet_flow_stats& s) {
-    if (s.cap_pkts == 0 || s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) return false;
+    pause_ns_ = pauses(s) ? pause_ns_ + s.period_ns : 0;
+    if (pause_ns_ > kLongestPauseNs || s.flags & REINET_FLAG_RESTARTED) return false;
     const double long_us = s.min_rtt_us + kForeignRoomShare * (static_cast<double>(s.target_us) - s.min_rtt_us);
     never_drains_ &= s.rtt_least_us > long_us;
     is_steady_ &= cap_ != Cap::usual ? rtt_.mean_us <= kSteadyTimes * asked_rtt_us_
@@ -263,11 +284,11 @@ class OthersQueue {
   }
 
   Delivered window_, stretch_, uncapped_;
-  Latest latest_, asked_;
+  Latest latest_, asked_, plain_;
   SteadyRtt rtt_;
   double rounds_ = 0, asked_rtt_us_ = 0, peak_bytes_per_ns_ = 0, uncapped_rounds_ = 0, before_wait_us_ = 0,
          before_bytes_per_ns_ = 0;
-  std::uint64_t until_ns_ = 0, rested_ns_ = 0;
+  std::uint64_t until_ns_ = 0, rested_ns_ = 0, pause_ns_ = 0;
   std::uint32_t least_pkts_ = 0;
   Cap cap_ = Cap::usual;
   bool never_drains_ = true, is_steady_ = true;  // the whole stretch; one of them at least

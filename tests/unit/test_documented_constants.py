@@ -37,7 +37,7 @@ from reinet.kshim.recorded import RECORD_DTYPE
 RING_HEADER_BYTES = 8
 """What the kernel puts before each entry of a ring buffer (BPF_RINGBUF_HDR_SZ)."""
 
-WORDS = {2: "two", 3: "three", 4: "four", 20: "twenty"}
+WORDS = {2: "two", 3: "three", 4: "four", 10: "ten", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
 SHIPPED = json.loads((ROOT / "checkpoints" / "default" / "manifest.json").read_text())
@@ -50,9 +50,9 @@ ADDED_MS = DAEMON["target"].amount
 (MOST_LEASE_MS,) = (limit.le for limit in DaemonConfig.model_fields["lease_ms"].metadata if hasattr(limit, "le"))
 RECORD_BYTES = FLOW_STATS_DTYPE.itemsize
 OTHERS = {
-    name: float(value)
+    name: float(value.replace("'", ""))
     for name, value in re.findall(
-        r"constexpr \w+ (k\w+) = ([\d.e]+);", (ROOT / "core" / "guard" / "others.hpp").read_text()
+        r"constexpr [\w:]+ (k\w+) = ([\d.e']+);", (ROOT / "core" / "guard" / "others.hpp").read_text()
     )
 }
 SHARES = {metric: (100 * share, slack) for metric, (share, slack) in TOLERANCES.items()}
@@ -109,6 +109,8 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
         (OTHERS["kForeignRounds"], OTHERS["kForeignNs"] / 1e9),
     ),
     ("docs/no-harm.md", "and the flow gets less than {} of the rate it had. Or", (OTHERS["kForeignRateShare"],)),
+    ("docs/no-harm.md", "Up to {} s without a cap, or limited by", (OTHERS["kLongestPauseNs"] / 1e9,)),
+    ("docs/no-harm.md", "after {} round trips under the cap that came back", (OTHERS["kAgainRounds"],)),
     (
         "docs/no-harm.md",
         "stays within {} times its least, and the flow gets less than {} of",

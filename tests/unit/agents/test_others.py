@@ -66,12 +66,13 @@ def rounds(records: int) -> float:
     return records * PERIOD_S * 1000 / RTT_MS
 
 
-def ended(aims: bool = True, **last: Any) -> Sequence[int]:
-    """What is said after 5 s at full rate, 2.5 s in which ``last`` was otherwise, and 2.4 s like those before it."""
+def ended(aims: bool = True, last_s: float = PERIOD_S, **last: Any) -> Sequence[int]:
+    """What is said after 5 s at full rate, 2.5 s in which ``last`` was otherwise for ``last_s``, and 2.4 s like those
+    before it."""
     flow = One(aims)
     flow.passes(5.0, FAST, 25)
     usual = {"rate": SLOW, "least_ms": 70}
-    return flow.passes(2.5, **usual) + flow.passes(PERIOD_S, **usual | last) + flow.passes(2.4, **usual)
+    return flow.passes(2.5, **usual) + flow.passes(last_s, **usual | last) + flow.passes(2.4, **usual)
 
 
 def test_a_flow_that_waits_for_others_is_left_alone_until_a_common_time() -> None:
@@ -169,6 +170,17 @@ def test_who_waits_three_times_as_long_without_a_cap_and_gets_no_more_was_alone(
         assert set(flow.passes(2.5, SLOW, 70)) == {0}, "and all of the evidence is needed again"
 
 
+@pytest.mark.parametrize(("plain_ms", "is_asked"), [(RTT_MS, False), (50, True)], ids=["as long", "half as long"])
+def test_who_waits_as_long_under_the_cap_that_came_back_is_left_alone_unasked(plain_ms: int, is_asked: bool) -> None:
+    """Who waits twice as long under it may be on a link that became slower just then."""
+    flow = left_alone()
+    while flow.passes(PERIOD_S, FAST, 70, cap_pkts=0, rtt_mean_us=plain_ms * 1000) == [Why.OTHERS_QUEUE]:
+        pass
+    capped = len(flow.caps)
+    assert Why.OTHERS_QUEUE in flow.passes(4.0, SLOW, 70)
+    assert (20 in flow.caps[capped:]) is is_asked
+
+
 def test_who_is_left_alone_again_soon_stays_so_however_long_it_waits() -> None:
     flow = left_alone()
     while flow.passes(PERIOD_S, FAST, 70, cap_pkts=0) == [Why.OTHERS_QUEUE]:
@@ -182,10 +194,16 @@ def test_the_stretch_has_no_gap() -> None:
     assert Why.OTHERS_QUEUE in ended()
     assert set(ended(least_ms=37)) == {0}, "three fifths of what the target leaves above the minimum are 18 ms"
     assert Why.OTHERS_QUEUE in ended(least_ms=39)
-    assert set(ended(cap_pkts=0)) == {0}
-    assert set(ended(flags=int(Flag.APP_LIMITED))) == {0}
     assert set(ended(flags=int(Flag.RESTARTED))) == {0}
     assert set(ended(aims=False)) == {0}
+
+
+@pytest.mark.parametrize("pause", [{"cap_pkts": 0}, {"flags": int(Flag.APP_LIMITED)}], ids=["no cap", "no data"])
+def test_a_pause_in_the_stretch_does_not_end_it_unless_it_is_long(pause: dict[str, int]) -> None:
+    """A question about the path takes up to 3 s, BBR's PROBE_RTT less."""
+    assert Why.OTHERS_QUEUE in ended(last_s=3.0, **pause)
+    assert set(ended(last_s=5.0, **pause)) == {0}
+    assert set(ended(last_s=3.0, least_ms=37, **pause)) == {0}, "the queue drained meanwhile"
 
 
 def test_a_slow_link_is_no_others_queue() -> None:
