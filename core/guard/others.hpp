@@ -125,7 +125,7 @@ class OthersQueue {
     rtt_.add(s, passed_rounds);
     if (!goes_on_waiting(s)) {
       begin_stretch(s);
-    } else if (!pauses(s)) {
+    } else if (!pauses(s) && s.time_ns >= until_ns_) {
       rounds_ += passed_rounds;
       if (cap_ == Cap::usual) {
         watch(s, passed_rounds);
@@ -200,7 +200,7 @@ class OthersQueue {
     latest_.add(s, passed_rounds);
     const bool again = was_left_alone_soon_before(s);
     if (rounds_ < (again ? kAgainRounds : kForeignRounds) || stretch_.took_ns < (again ? kAgainNs : kForeignNs)) return;
-    const bool tells = again && never_drains_ && latest_.bytes_per_ns() < kForeignRateShare * peak_bytes_per_ns_;
+    const bool tells = again && never_drains_ && latest_.bytes_per_ns() < kForeignRateShare * plain_.bytes_per_ns();
     if (tells && !is_alone(latest_, plain_)) {
       asked_ = latest_;
       leave_alone(s);
@@ -264,7 +264,6 @@ class OthersQueue {
     uncapped_ = {};
     plain_ = {};
     uncapped_rounds_ = 0;
-    peak_bytes_per_ns_ = 0;  // by then the link may be another one
     begin_stretch(s);
     rested_ns_ = 0;
   }

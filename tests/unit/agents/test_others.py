@@ -181,6 +181,14 @@ def test_who_waits_as_long_under_the_cap_that_came_back_is_left_alone_unasked(pl
     assert (20 in flow.caps[capped:]) is is_asked
 
 
+def test_who_won_little_back_while_it_was_left_alone_is_asked_by_what_it_had_before() -> None:
+    """As a BBR beside others, whose model of the path has become that of its cap."""
+    flow = left_alone()
+    while flow.passes(PERIOD_S, 2 * SLOW, 70, cap_pkts=0) == [Why.OTHERS_QUEUE]:
+        pass
+    assert Why.OTHERS_QUEUE in flow.passes(4.0, SLOW, 70)
+
+
 def test_who_is_left_alone_again_soon_stays_so_however_long_it_waits() -> None:
     flow = left_alone()
     while flow.passes(PERIOD_S, FAST, 70, cap_pkts=0) == [Why.OTHERS_QUEUE]:
