@@ -22,7 +22,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <utility>
 
 #include "core/flow_stats.h"
 #include "core/states/feature.hpp"
@@ -65,7 +64,8 @@ class EmptyQueue {
     if (turn_rounds_ < 1) return;
     const double rtt_us = turn_rtt_us_ / turn_rounds_;
     turn_rounds_ = turn_rtt_us_ = 0;
-    const bool rose = std::exchange(own_rounds_, std::max(own_rounds_ - 1, 0)) > 0;
+    const bool rose = own_rounds_ > 0;
+    if (rose) --own_rounds_;
     if (rtt_us > least_us + kFullTimes * empty_us) {
       const bool changed = !rose && rtt_us > least_us + kChangedTimes * empty_us;
       least_pkts_ *= changed ? 0 : (least_us + empty_us) / rtt_us;

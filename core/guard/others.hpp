@@ -238,8 +238,7 @@ class OthersQueue {
   void see_uncapped(const reinet_flow_stats& s, double passed_rounds) {
     uncapped_.add(s);
     plain_.add(s, passed_rounds);
-    uncapped_rounds_ += passed_rounds;
-    if (doublings_ == 0 && uncapped_rounds_ > kAskFillRounds &&
+    if (doublings_ == 0 && plain_.rounds > kAskFillRounds &&
         s.srtt_us - 1.0 * s.min_rtt_us >= kAloneWaitTimes * before_wait_us_ &&
         uncapped_.bytes_per_ns() < kAloneRateTimes * before_bytes_per_ns_)
       until_ns_ = 0;
@@ -263,7 +262,6 @@ class OthersQueue {
     before_bytes_per_ns_ = std::max(asked_.bytes_per_ns(), stretch_.bytes_per_ns());
     uncapped_ = {};
     plain_ = {};
-    uncapped_rounds_ = 0;
     begin_stretch(s);
     rested_ns_ = 0;
   }
@@ -285,8 +283,7 @@ class OthersQueue {
   Delivered window_, stretch_, uncapped_;
   Latest latest_, asked_, plain_;
   SteadyRtt rtt_;
-  double rounds_ = 0, asked_rtt_us_ = 0, peak_bytes_per_ns_ = 0, uncapped_rounds_ = 0, before_wait_us_ = 0,
-         before_bytes_per_ns_ = 0;
+  double rounds_ = 0, asked_rtt_us_ = 0, peak_bytes_per_ns_ = 0, before_wait_us_ = 0, before_bytes_per_ns_ = 0;
   std::uint64_t until_ns_ = 0, rested_ns_ = 0, pause_ns_ = 0;
   std::uint32_t least_pkts_ = 0;
   Cap cap_ = Cap::usual;
