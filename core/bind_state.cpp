@@ -152,7 +152,6 @@ void require_rows_below(const Vector<const std::int64_t>& rows, std::size_t size
 void bind_guard(nb::module_& m) {
   m.attr("FOREIGN_ROUNDS") = kForeignRounds;
   m.attr("ASK_ROUNDS") = kAskRounds;
-  m.attr("MOST_FIRST_CAP_NS") = kMostFirstCapNs;
   m.attr("LEAST_YIELD_NS") = kLeastYieldNs;
   m.attr("LOOK_AFTER_NS") = kLookAfterNs;
   m.attr("LOOK_EVERY_NS") = kLookEveryNs;

@@ -11,8 +11,6 @@ FOREIGN_ROUNDS: float = _core.FOREIGN_ROUNDS
 """So long a flow waits in a queue of others before that queue is asked; ``others.hpp`` has the reasons."""
 ASK_ROUNDS: float = _core.ASK_ROUNDS
 """So long each of the two questions takes."""
-MOST_FIRST_CAP_S: float = _core.MOST_FIRST_CAP_NS / 1e9
-"""So long at most the first cap takes to come; ``first_cap.hpp`` has the reasons."""
 LEAST_YIELD_S: float = _core.LEAST_YIELD_NS / 1e9
 """A flow is left alone until a multiple of this, by the records' clock."""
 

@@ -30,9 +30,6 @@
 // its wait grows without end at the rate that it had. Such a flow is capped again. One that is left alone for the
 // second time in short is not asked so, because a foreign queue grows as well when somebody joins it.
 //
-// The first cap of a flow comes gradually, and where the flow then lost rate and waits as long as before, its queue is
-// asked at once (first_cap.hpp).
-//
 // So a flow is left alone for about kLeastYieldNs at first, and for about twice as long each time that the same is seen
 // again soon after. Then nobody asks, as a rule: the cap that came back is the question, and the wait and the rate
 // without it are the other answer.
@@ -53,8 +50,6 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
-#include "core/guard/first_cap.hpp"
-#include "core/guard/latest.hpp"
 #include "core/states/feature.hpp"
 
 namespace reinet {
@@ -63,6 +58,8 @@ namespace reinet {
 constexpr double kForeignRounds = 32;
 // And so long at least: a flow that begins is uncapped for its first second, and what it has filled by then drains.
 constexpr double kForeignNs = 2.5e9;
+// Above what a model keeps as a queue of its own: a little more than half where one packet takes milliseconds.
+constexpr double kForeignRoomShare = 0.6;
 // Below one half, which is what a second flow of the same kind leaves to the first. Beside BBR a capped flow kept 0.37
 // of what it had uncapped, beside Cubic 0.2.
 constexpr double kForeignRateShare = 0.45;
@@ -88,11 +85,13 @@ constexpr double kAgainNs = 0.8e9;
 // Who has no cap, or is limited by its application, for longer begins anew. A question about the path takes up to 3 s,
 // BBR's PROBE_RTT 200 ms and two round trips.
 constexpr std::uint64_t kLongestPauseNs = 4'000'000'000;
-// The queue is asked by so many times the stretch's mean cap, for so many round trips, of which those after kFillRounds
-// count. Alone, the flow then waits at least twice as long as in the latest round trips, in which a queue from before
-// the link fell is gone, and at the rate that it had.
+// The queue is asked by so many times the stretch's mean cap, for so many round trips: in one the window doubles, in
+// the next the ACKs of what it then sent come, and the rest counts. Alone, the flow then waits at least twice as long
+// as in the latest round trips, in which a queue from before the link fell is gone, and at the rate that it had.
 constexpr double kAskTimes = 2.0;
 constexpr double kAskRounds = 5;
+constexpr double kAskFillRounds = 2;
+constexpr double kLatestRounds = 8;
 constexpr double kAskedWaitTimes = 1.8;
 constexpr double kAskedRateTimes = 1.2;
 // A flow was alone after all that waits so many times as long without a cap and gets less than so many times as much.
@@ -134,13 +133,12 @@ class OthersQueue {
         ask(s, passed_rounds);
       }
     }
-    if (first_.update(s, passed_rounds)) raise(first_.capped());
     if (s.time_ns < until_ns_ && s.cap_pkts == 0) see_uncapped(s, passed_rounds);
     return s.time_ns < until_ns_;
   }
 
-  // Returns what a cap must leave the flow as it begins and while its queue is asked; 0 = nothing more than usual.
-  std::uint32_t least_pkts() const { return std::max(least_pkts_, first_.least_pkts()); }
+  // Returns what a cap must leave the flow while its queue is asked; 0 = nothing more than usual.
+  std::uint32_t least_pkts() const { return least_pkts_; }
 
  private:
   struct Delivered {
@@ -149,7 +147,21 @@ class OthersQueue {
       took_ns += static_cast<double>(s.period_ns);
       bytes += static_cast<double>(std::max(s.peer_delivered_bytes, s.delivered_bytes));
     }
-    double bytes_per_ns() const { return took_ns > 0 ? bytes / took_ns : 0; }
+    double bytes_per_ns() const { return bytes / took_ns; }
+  };
+
+  // Means over some of the latest round trips.
+  struct Latest {
+    double rounds = 0, cap_pkts = 0, wait_us = 0, bytes_per_round = 0, rounds_ns = 0;
+    void add(const reinet_flow_stats& s, double passed_rounds) {
+      rounds += passed_rounds;
+      const double weight = weight_in_mean(passed_rounds, rounds, kLatestRounds);
+      cap_pkts += weight * (s.cap_pkts - cap_pkts);
+      wait_us += weight * (s.rtt_mean_us - 1.0 * s.min_rtt_us - wait_us);
+      bytes_per_round += weight * (s.delivered_bytes / passed_rounds - bytes_per_round);
+      rounds_ns += weight * (s.period_ns / passed_rounds - rounds_ns);
+    }
+    double bytes_per_ns() const { return bytes_per_round / rounds_ns; }
   };
 
   // The mean RTT over the latest round trips, and whether it has just become another one.
@@ -198,13 +210,6 @@ class OthersQueue {
       if (!never_drains_) begin_stretch(s);  // by now there may be a queue of others, which never drains
       return;
     }
-    raise(latest_);
-  }
-
-  // Asks the queue, after round trips like these.
-  void raise(const Latest& usual) {
-    latest_ = usual;
-    asked_ = {};
     asked_rtt_us_ = rtt_.mean_us;
     is_steady_ = true;
     least_pkts_ = static_cast<std::uint32_t>(std::ceil(kAskTimes * latest_.cap_pkts));
@@ -213,7 +218,7 @@ class OthersQueue {
   }
 
   void ask(const reinet_flow_stats& s, double passed_rounds) {
-    if (rounds_ > kFillRounds) asked_.add(s, passed_rounds);
+    if (rounds_ > kAskFillRounds) asked_.add(s, passed_rounds);
     if (rounds_ < kAskRounds) return;
     const bool raised = cap_ == Cap::raised;
     if (is_alone(raised ? latest_ : asked_, raised ? asked_ : latest_)) {
@@ -233,7 +238,7 @@ class OthersQueue {
   void see_uncapped(const reinet_flow_stats& s, double passed_rounds) {
     uncapped_.add(s);
     plain_.add(s, passed_rounds);
-    if (doublings_ == 0 && plain_.rounds > kFillRounds &&
+    if (doublings_ == 0 && plain_.rounds > kAskFillRounds &&
         s.srtt_us - 1.0 * s.min_rtt_us >= kAloneWaitTimes * before_wait_us_ &&
         uncapped_.bytes_per_ns() < kAloneRateTimes * before_bytes_per_ns_)
       until_ns_ = 0;
@@ -268,7 +273,7 @@ class OthersQueue {
   bool goes_on_waiting(const reinet_flow_stats& s) {
     pause_ns_ = pauses(s) ? pause_ns_ + s.period_ns : 0;
     if (pause_ns_ > kLongestPauseNs || s.flags & REINET_FLAG_RESTARTED) return false;
-    const double long_us = s.min_rtt_us + kLongWaitShare * (static_cast<double>(s.target_us) - s.min_rtt_us);
+    const double long_us = s.min_rtt_us + kForeignRoomShare * (static_cast<double>(s.target_us) - s.min_rtt_us);
     never_drains_ &= s.rtt_least_us > long_us;
     is_steady_ &= cap_ != Cap::usual ? rtt_.mean_us <= kSteadyTimes * asked_rtt_us_
                                      : !rtt_.changed && rtt_.mean_us > long_us && s.time_ns >= rested_ns_;
@@ -276,7 +281,6 @@ class OthersQueue {
   }
 
   Delivered window_, stretch_, uncapped_;
-  FirstCap first_;
   Latest latest_, asked_, plain_;
   SteadyRtt rtt_;
   double rounds_ = 0, asked_rtt_us_ = 0, peak_bytes_per_ns_ = 0, before_wait_us_ = 0, before_bytes_per_ns_ = 0;

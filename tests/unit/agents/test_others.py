@@ -12,7 +12,7 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.batch import figures
 from reinet.core import FLOW_STATS_DTYPE
-from reinet.core.guard import ASK_ROUNDS, FOREIGN_ROUNDS, LEAST_YIELD_S, MOST_FIRST_CAP_S, Guard
+from reinet.core.guard import ASK_ROUNDS, FOREIGN_ROUNDS, LEAST_YIELD_S, Guard
 from reinet.core.records import Flag
 from reinet.envs.link.spec import FurtherFlow, LinkSpec
 from reinet.envs.trace import Trace
@@ -270,83 +270,6 @@ def test_who_turned_out_to_be_alone_is_not_asked_again_for_half_a_minute() -> No
     began = [at for at in range(1, len(flow.caps)) if flow.caps[at] == 20 != flow.caps[at - 1]]
     assert len(began) == 3
     assert min(np.diff(began)) * PERIOD_S > 30
-
-
-PACKETS = {"mss_bytes": 1500}
-UNCAPPED: dict[str, Any] = PACKETS | {"cap_pkts": 0}
-"""As a flow begins: at the rate FAST 80 packets are in flight."""
-
-
-def first_caps(plain_s: float = 1.0, plain: dict[str, Any] | None = None, **then: Any) -> tuple[list[int], list[int]]:
-    """Returns the caps and what was said in a flow's first two seconds under a cap of 10."""
-    flow = One()
-    flow.passes(plain_s, FAST, 70, **UNCAPPED | (plain or {}))
-    flow.caps.clear()
-    usual = PACKETS | {"rate": FAST, "least_ms": 70}
-    said = flow.passes(2.0, **usual | then)
-    return flow.caps, said
-
-
-COMES = round(MOST_FIRST_CAP_S / PERIOD_S)
-"""So many records: eight round trips would take 0.64 s, and a record has 0.05."""
-
-
-def test_the_first_cap_comes_gradually() -> None:
-    caps, said = first_caps()
-    coming = [cap for cap in caps if cap > 10]
-    assert COMES - 2 <= len(coming) <= COMES
-    assert caps[: len(coming)] == coming == sorted(coming, reverse=True)
-    assert 70 < coming[0] < 80
-    assert 40 <= coming[-1] < 46
-    assert set(said) == {0}, "at the rate that it had nothing is asked"
-
-
-def test_whose_first_cap_takes_the_rate_and_not_the_wait_is_asked_at_once() -> None:
-    caps, said = first_caps(rate=SLOW)
-    asked = np.flatnonzero(np.array(caps) == 20)
-    assert rounds(len(asked)) == pytest.approx(ASK_ROUNDS, abs=1)
-    alone_from = said.index(Why.OTHERS_QUEUE)
-    assert rounds(alone_from) == pytest.approx(rounds(COMES) + 2 * ASK_ROUNDS, abs=2)
-    assert rounds(alone_from) < FOREIGN_ROUNDS
-
-
-@pytest.mark.parametrize(
-    "then",
-    [
-        pytest.param({"rate": round(0.9 * FAST)}, id="nearly the rate"),
-        pytest.param({"rate": SLOW, "rtt_mean_us": 60_000}, id="a shorter wait"),
-        pytest.param({"rate": SLOW, "rtt_mean_us": 120_000}, id="a longer wait: the link became slower"),
-        pytest.param({"rate": SLOW, "least_ms": 25}, id="no wait"),
-    ],
-)
-def test_whose_first_cap_tells_of_no_others_is_not_asked(then: dict[str, Any]) -> None:
-    caps, said = first_caps(**then)
-    assert set(caps[COMES:]) == {10}
-    assert set(said) == {0}
-
-
-@pytest.mark.parametrize(
-    ("plain_s", "plain"),
-    [
-        pytest.param(0.1, {}, id="too short"),
-        pytest.param(1.0, {"flags": int(Flag.APP_LIMITED)}, id="limited by the application"),
-    ],
-)
-def test_of_whom_it_is_not_known_what_was_in_flight_the_first_cap_comes_at_once(
-    plain_s: float, plain: dict[str, Any]
-) -> None:
-    caps, _ = first_caps(plain_s, plain)
-    assert set(caps) == {10}
-
-
-def test_only_the_first_cap_comes_gradually() -> None:
-    flow = One()
-    flow.passes(1.0, FAST, 70, **UNCAPPED)
-    flow.passes(2.0, FAST, 25, **PACKETS)
-    flow.passes(1.0, FAST, 70, **UNCAPPED)
-    flow.caps.clear()
-    flow.passes(1.0, FAST, 70, **PACKETS)
-    assert set(flow.caps) == {10}
 
 
 def test_what_is_known_of_a_flow_is_forgotten_with_it() -> None:
