@@ -270,7 +270,7 @@ class ControlLoop(Observed):
 
     def _take(self, records: FlowStatsArray, answered: Answered | None = None) -> None:
         """Brings the tables up to date and decides, unless that was done."""
-        goes_on = self._forget_closed(records)
+        goes_on = self._forget_closed(records, answered is not None)
         if answered is not None and not goes_on.all():
             answered = answered.of(goes_on)
         heard = np.array(records[goes_on])
@@ -384,14 +384,19 @@ class ControlLoop(Observed):
         with self._lock:  # those without a cap have reasons of their own
             self._flows.uncap(slots[self._flows.caps_pkts[slots] != 0].astype(np.intp), Why.IDLE)
 
-    def _forget_closed(self, records: FlowStatsArray) -> NDArray[np.bool_]:
-        """Forgets flows that ended; returns which records are of those that go on."""
+    def _forget_closed(self, records: FlowStatsArray, answered: bool) -> NDArray[np.bool_]:
+        """Forgets flows that ended; returns which records are of those that go on.
+
+        A reflex that has ``answered`` them forgot each flow in its turn: a socket that has connected anew meanwhile has
+        the slot and the cookie of the one that ended.
+        """
         with self._lock:
             self._records += len(records)
         goes_on, closed = self._flows.forget_closed(records)
         if len(closed):
             self._keeper.drop(closed["cookie"], closed["slot"])
-            self._policies.forget(closed["slot"].astype(np.intp), closed["cookie"])
+            if not answered:
+                self._policies.forget(closed["slot"].astype(np.intp), closed["cookie"])
             if self._sink is not None:
                 self._sink.offer(closed, np.zeros(len(closed), np.uint32))
         return goes_on

@@ -156,6 +156,34 @@ def test_what_a_flow_was_shown_is_told(shipped: Policy) -> None:
     assert mine.action == pytest.approx(yours.action)
 
 
+def test_who_ended_takes_nothing_from_who_has_the_same_socket_in_the_same_batch(shipped: Policy) -> None:
+    """A guard that loses the first second of the new flow never knows that it once had a higher rate, and so none of
+    the others in its queue."""
+    fast = dict(HEALTHY) | {
+        "period_ns": 60_000_000, "delivered_bytes": 90_000, "srtt_us": 80_000, "rtt_mean_us": 30_000,
+        "rtt_least_us": 25_000, "min_rtt_us": 20_000, "cap_pkts": 10,
+    }  # fmt: skip
+    slow = fast | {"delivered_bytes": 12_000, "rtt_mean_us": 80_000, "rtt_least_us": 70_000}
+    for shim in (AnsweringFake(now_ns=23 * 10**9), FakeShim(now_ns=23 * 10**9)):
+        loop = looped(shim, shipped, "50ms", lease_ms=1000)
+        shim.open_flow(1)
+        shim.feed(1, **HEALTHY)
+        loop.tick()
+        shim.close_flow(1)
+        shim.open_flow(1)
+        for _ in range(20):
+            shim.advance_ms(45)
+            shim.feed(1, **fast)
+        loop.tick()
+        codes = set()
+        for _ in range(80):
+            shim.advance_ms(60)
+            shim.feed(1, **slow)
+            loop.tick()
+            codes |= set(loop.snapshot().verdicts["code"].tolist())
+        assert Why.OTHERS_QUEUE in codes, type(shim)
+
+
 def test_a_pause_lifts_what_the_reflex_capped_and_nothing_is_answered_in_it(shipped: Policy) -> None:
     shim = AnsweringFake()
     loop = looped(shim, shipped)
