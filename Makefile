@@ -25,7 +25,7 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 # On two cores four of those without links at a time, which wait for a quarter of their time. So that the processes find all
 # tests compiled, one collects them first. The tests of the whole host, which wait most of theirs, run beside them, and get
 # what they need first (chrt). Links on a busy host say nothing: they have it to themselves, three tests at a time, which take
-# a third of the processors' time, and one where a test is of the whole host as well.
+# less than a third of the processors' time, and one where a test is of the whole host as well.
 test: setup  ## everything that continuous integration runs
 	$(MAKE) -j 2 style collected
 	$(MAKE) -j 3 types test-without-kernel test-of-host BEHIND="chrt --idle 0"

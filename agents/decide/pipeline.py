@@ -100,12 +100,11 @@ class Pipeline:
     def reset(self, rows: NDArray[np.intp], cookies: NDArray[np.uint64], answered: bool = False) -> None:
         """Empties rows for new flows, and forgets those that had them, named by their cookies.
 
-        The reflex has done so before it ``answered`` the new ones, of which a socket that connected anew has the
-        cookie of the old one.
+        Those that the reflex has ``answered`` it has emptied before.
         """
         if not answered:
             self._bank.reset(rows.astype(np.int32))
-            self._decider.forget(rows, cookies)
+        self._decider.forget(rows, cookies)
 
     def forget(self, rows: NDArray[np.intp], cookies: NDArray[np.uint64]) -> None:
         """Forgets flows that ended."""
