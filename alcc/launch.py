@@ -48,6 +48,8 @@ class Settings:
     """Decide and count, gate nothing."""
     always: bool = False
     """Cap before a queue was seen, too: for tests and measurements."""
+    shared_uplink: bool = False
+    """All connections wait in one queue, that of the host's own link, whoever their peers are."""
     no_io_uring: bool = False
     """Whoever asks for an io_uring by the C library's ``syscall`` gets ENOSYS."""
     report: Path | None = None
@@ -65,7 +67,7 @@ class Settings:
             parts.append("ports=" + ",".join(map(str, self.ports)))
         if self.law.daemon is not None:
             parts.append(f"daemon={_told('daemon', self.law.daemon)}")
-        parts += [f"{name}=1" for name in ("shadow", "always", "no_io_uring") if getattr(self, name)]
+        parts += [f"{name}=1" for name in ("shadow", "always", "shared_uplink", "no_io_uring") if getattr(self, name)]
         for name in ("report", "records"):
             if (path := getattr(self, name)) is not None:
                 parts.append(f"{name}={_told(name, path)}")

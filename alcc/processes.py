@@ -25,6 +25,7 @@ import numpy.typing as npt
 from reinet.alcc.checked import checked
 from reinet.alcc.handed import MOST_FDS, Handed, is_event, is_memory
 from reinet.core.errors import DaemonError
+from reinet.core.peers import peers_of_program
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 
@@ -45,8 +46,6 @@ FORGIVEN_PER_S = 1.0
 """A process with so many records that make no sense, beyond those forgiven, is not heard any more."""
 _NONE, _BAD = -1, -2
 """In place of a slot: a record of a flow that ends or has no room here, and one that makes no sense."""
-_SPREAD = 0x9E3779B97F4A7C15
-"""What one user's programs say concerns no other's flows: times the user's number it keeps their peers apart."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred
 
@@ -292,7 +291,7 @@ class ProcessShim:
         slots = np.array(places, np.int64)
         found: FlowStatsArray = records[slots >= 0]
         found["slot"] = slots[slots >= 0]
-        found["peer"] ^= np.uint64((process.uid + 1) * _SPREAD % 2**64)
+        found["peer"] = peers_of_program(found["peer"], process.uid)
         return found
 
     def _place(self, process: _Process, record: np.void) -> int:

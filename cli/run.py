@@ -45,6 +45,12 @@ def run(
     always: Annotated[
         bool, typer.Option("--always", help="Cap where no queue was seen, too (tests, loopback).")
     ] = False,
+    shared_uplink: Annotated[
+        bool,
+        typer.Option(
+            "--shared-uplink", help="All connections share the queue of this host's own link, as of a cellular modem."
+        ),
+    ] = False,
     no_io_uring: Annotated[
         bool,
         typer.Option("--no-io-uring", help="Refuse the program an io_uring, so that Node.js and uvloop are gated."),
@@ -76,6 +82,7 @@ def run(
         ports=parse_ports(policy),
         shadow=shadow,
         always=always,
+        shared_uplink=shared_uplink,
         no_io_uring=no_io_uring,
     )
     program = check_command(command[0])

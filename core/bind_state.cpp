@@ -160,6 +160,9 @@ void bind_guard(nb::module_& m) {
   m.attr("LOOK_LONGEST_ROUND_NS") = kLongestRoundNs;
   m.attr("HOLD_PER_PATH") = kHoldPerPath;
   m.attr("INVALID_CAP_PKTS") = kInvalidCapPkts;
+  m.attr("PEER_EVERYBODY") = REINET_PEER_EVERYBODY;
+  m.attr("PEER_OF_PROGRAM") = REINET_PEER_OF_PROGRAM;
+  m.attr("PEER_NAMED_BY") = REINET_PEER_NAMED_BY;
   m.def("peer_of", [](const nb::bytes& address) {
     require(address.size() == 4 || address.size() == 16, "an address has 4 or 16 bytes");
     std::array<std::uint32_t, 4> words{};
@@ -167,7 +170,7 @@ void bind_guard(nb::module_& m) {
     return address.size() == 4 ? reinet_peer_of_v4(words[0]) : reinet_peer_of_v6(words.data());
   });
   nb::class_<Peers>(m, "Peers")
-      .def(nb::init<>())
+      .def(nb::init<bool>(), nb::arg("shared_uplink"))
       .def("annotate",
            [](Peers& self, const Matrix<std::uint8_t>& stats) {
              require_rows_of<reinet_flow_stats>(stats);

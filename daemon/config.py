@@ -105,6 +105,10 @@ class DaemonConfig(BaseModel):
     gather_ms: float = Field(
         default=GATHER_MS, ge=0, le=20, description="longest wait from one tick to the next for more records; 0 = none"
     )
+    # Off: a server's own link is hardly ever the narrow one, and its clients have access links of their own.
+    shared_uplink: bool = Field(
+        default=False, description="all flows share the queue of this host's own link, as behind a cellular modem"
+    )
     ceiling_pkts: int = Field(default=MAX_CAP_PKTS, ge=MIN_CAP_PKTS, le=MAX_CAP_PKTS, description="no cap above this")
     # A flow takes 324 bytes of kernel memory: 256 of its slot, 64 of its cap, 4 in the list of free slots; 65 536 take
     # 20 MiB, from the start. More than a busy proxy's 10 000 connections, so that a burst of short ones finds room too.

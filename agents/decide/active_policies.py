@@ -45,6 +45,7 @@ class ActivePolicies:
         lease_ns: int,
         clock_ns: Callable[[], int],
         log: Any,
+        shared_uplink: bool = False,
     ) -> None:
         self._flows, self._make_guard, self._ceiling_pkts = flows, make_guard, ceiling_pkts
         self._lease_ns, self._clock_ns, self._log = lease_ns, clock_ns, log
@@ -52,7 +53,7 @@ class ActivePolicies:
         """The period of models that may decide: whoever takes over from whom, nobody loads the shim anew."""
         self.all = [self._made(first)]
         """In the order of their places; replaced as a whole, under the flows' lock."""
-        self.peers = Peers()
+        self.peers = Peers(shared_uplink)
         """What flows know together, whichever policies they are under."""
         self._placer: Placer | None = None
         self._recent = RecentRecords()

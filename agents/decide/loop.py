@@ -110,11 +110,13 @@ class ControlLoop(Observed):
         plain_share: float = PLAIN_SHARE,
         bounds_steps: bool = False,
         gather_ms: float = 0.0,
+        shared_uplink: bool = False,
     ) -> None:
         """Makes a loop of one policy.
 
         ``bounds_steps`` keeps each cap near the one in force (``core/guard/guard.hpp``). ``gather_ms`` lets records
-        gather so long at most from one tick to the next (``gathering.py``).
+        gather so long at most from one tick to the next (``gathering.py``). ``shared_uplink``: all flows share a queue
+        (``core/peers/``).
         """
         self._shim = shim
         self._ceiling_pkts = ceiling_pkts
@@ -129,7 +131,7 @@ class ControlLoop(Observed):
         self._memory = LoopMemory(len(self._flows), clock_ns)
         self._policies = ActivePolicies(
             PolicySpec(agent, target, mode, plain_share), self._flows, partial(Guard, ceiling_pkts, bounds_steps),
-            ceiling_pkts, self._lease_ns, clock_ns, log,
+            ceiling_pkts, self._lease_ns, clock_ns, log, shared_uplink,
         )  # fmt: skip
         self._pause_wanted = False
         self._paused = False

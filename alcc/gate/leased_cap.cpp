@@ -32,7 +32,7 @@ void LeasedCap::look(const KernelView& view, std::uint64_t now_ns) {
 std::uint32_t LeasedCap::decide(reinet_flow_stats& record, std::uint32_t in_force_pkts) {
   record.cookie = cookie_;
   record.slot = 0;
-  record.peer = peer_;
+  record.peer = process().settings.shared_uplink ? REINET_PEER_EVERYBODY : peer_;
   record.cap_pkts = in_force_pkts;
   if (process().settings.law == Settings::Law::daemon) return ask_daemon(record);
   return if_memory_lasts([&] { return ask_law(record); }).value_or(0);

@@ -111,6 +111,8 @@ std::optional<Settings> parse_settings(std::string_view text) {
       good = flag(value, settings.shadow);
     else if (key == "always")
       good = flag(value, settings.always);
+    else if (key == "shared_uplink")
+      good = flag(value, settings.shared_uplink);
     else if (key == "no_io_uring")
       good = flag(value, settings.no_io_uring);
     else if (key == "daemon")

@@ -10,6 +10,7 @@
 //   ports    80,443                            only connections with one of these at either end; all without the key
 //   shadow   0 | 1                             decide, count and gate nothing
 //   always   0 | 1                             cap before a queue was seen too: for tests and measurements
+//   shared_uplink 0 | 1                         all connections wait in one queue, whoever their peers are
 //   no_io_uring 0 | 1                           the C library's syscall() makes none
 //   report   PATH                              the memory for the sums of processes (alcc/gate/sums.hpp)
 //   records  PATH                              FlowStats records, as they come, are appended
@@ -46,6 +47,7 @@ struct Settings {
   std::vector<std::uint16_t> ports;
   bool shadow = false;
   bool always = false;
+  bool shared_uplink = false;
   bool no_io_uring = false;
   std::string daemon, report, records;
 

@@ -8,6 +8,17 @@
 
 #include "core/flow_stats.h"
 
+/* All peers, for flows that share a queue whoever their peers are. */
+#define REINET_PEER_EVERYBODY 1ULL
+
+/* The two highest bits of a name that a program gives (alcc/processes.py), as none that is made here has them. */
+#define REINET_PEER_OF_PROGRAM (1ULL << 62)
+#define REINET_PEER_NAMED_BY (3ULL << 62)
+
+static inline int reinet_is_peer_of_program(reinet_u64 peer) {
+  return (peer & REINET_PEER_NAMED_BY) == REINET_PEER_OF_PROGRAM;
+}
+
 /* Returns the name of 4 bytes of IPv4, as they are in memory; never 0. */
 static inline reinet_u64 reinet_peer_of_v4(reinet_u32 address) { return 1ULL << 32 | address; }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What flows know together. A server has several connections to one client at once, and they share the queue of its
-// access link: then what one of them sees alone is misleading.
+// access link: then what one of them sees alone is misleading. They are a group; where the server's own link is the
+// narrow one, all of its flows are.
 //
 //   the path   A flow that began behind the others' queue takes that for the path: its target seems out of reach,
 //              its gate sees no queue, and uncapped it keeps the others from ever draining it. Another flow to the
@@ -15,8 +16,8 @@
 //              each sees its share of the last second (by_share of core/states/feature.hpp). And a flow gets less
 //              when another one begins; the sum does not, unless the link fell or somebody else takes the rest
 //              (core/guard/others.hpp). The sum is of the capped ones alone.
-//   company    Whether any other flow that may be capped here has sent lately, to whichever peer: the server's own
-//              uplink is shared by all (core/guard/path_rtt.hpp).
+//   company    Whether another flow that may be capped here has sent lately (core/guard/path_rtt.hpp). Those to other
+//              peers do not count: a server of many clients always has some, and hardly ever shares a queue with them.
 //
 // All of it is written into the record, before anybody else sees it.
 #ifndef REINET_PEERS_HPP
@@ -30,6 +31,7 @@
 
 #include "core/flow_stats.h"
 #include "core/guard/gate.hpp"
+#include "core/peers/peer.h"
 #include "core/states/feature.hpp"
 #include "core/states/target.hpp"
 
@@ -38,22 +40,26 @@ namespace reinet {
 // So long after its last record a flow is no longer there for others.
 constexpr std::uint64_t kGoneNs = 5'000'000'000;
 
-// Whether there are other flows: the latest signs of life, of one flow and of any other.
+// Whether there are other flows: the latest answers, of one flow and of any other. Somebody who is gone may be sent to
+// for many minutes, and answers nothing.
 class Company {
  public:
-  // Takes a record of a flow, by a number of its own; returns whether another one has sent lately.
-  bool has(std::uint64_t flow, std::uint64_t time_ns) {
-    if (latest_.flow != flow) other_ = latest_;
-    latest_ = {flow, time_ns};
-    const auto [earlier_ns, later_ns] = std::minmax(other_.time_ns, time_ns);
-    return other_.time_ns != 0 && later_ns - earlier_ns <= kGoneNs;
+  // Takes a record of a flow, by a number of its own; returns whether another one has been answered lately.
+  bool has(std::uint64_t flow, const reinet_flow_stats& s) {
+    if (has_sample(s)) {
+      if (latest_.flow != flow) other_ = latest_;
+      latest_ = {flow, s.time_ns};
+    }
+    const Answer& others = latest_.flow != flow ? latest_ : other_;
+    const auto [earlier_ns, later_ns] = std::minmax(others.time_ns, s.time_ns);
+    return others.time_ns != 0 && later_ns - earlier_ns <= kGoneNs;
   }
 
  private:
-  struct Sign {
+  struct Answer {
     std::uint64_t flow = 0, time_ns = 0;  // 0 = there was none
   };
-  Sign latest_, other_;
+  Answer latest_, other_;
 };
 
 // What is remembered of a flow for what it shares with others.
@@ -76,6 +82,7 @@ class PeerGroup {
 
   // Takes a flow's record and writes into it what the group knows.
   void see(std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
+    if (company_.has(flow, s)) s.flags |= REINET_FLAG_COMPANY;
     count(own, s);
     const std::uint32_t own_us = s.min_rtt_us;
     if (own.lent_us != 0 && s.time_ns < own.until_ns) s.min_rtt_us = std::min(s.min_rtt_us, own.lent_us);
@@ -157,6 +164,7 @@ class PeerGroup {
     return own.rounds >= kAgreeRounds && own.apart <= kApart;
   }
 
+  Company company_;
   std::uint64_t number_;  // among those of its place
   std::uint64_t delivered_bytes_ = 0;
   std::uint64_t lender_ = 0, knew_ns_ = 0;   // the flow that has seen the shortest path itself, its latest record
@@ -164,14 +172,12 @@ class PeerGroup {
   std::uint32_t least_us_ = 0, rtt_us_ = 1;  // what it has seen, and how long those wait
 };
 
-// Takes a record before anybody else does. flow: a number of its own, not 0.
-inline void annotate(Company& company, PeerGroup& group, std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
+// Takes a record before anybody else does. group: the flow's, null = none. flow: a number of its own, not 0.
+inline void annotate(PeerGroup* group, std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
   s.flags &= ~static_cast<std::uint32_t>(REINET_FLAG_COMPANY);
   s.peer_delivered_bytes = s.share_bytes = s.delivered_bytes;
-  // On shorter paths nobody is capped; the flows of a server to its own backends are no company for its clients'.
-  if (!rtt_known(s.min_rtt_us) || s.min_rtt_us < kLeastPathRttUs) return;
-  if (company.has(flow, s.time_ns)) s.flags |= REINET_FLAG_COMPANY;
-  if (s.peer != 0) group.see(flow, own, s);
+  const bool may_be_capped = rtt_known(s.min_rtt_us) && s.min_rtt_us >= kLeastPathRttUs;
+  if (group != nullptr && may_be_capped) group->see(flow, own, s);
 }
 
 // The groups of a host, in memory of a fixed size: where two peers have the same place the later one has it.
@@ -180,7 +186,7 @@ class PeerTable {
   void annotate(Neighbour& own, reinet_flow_stats& s) {
     Place& place = places_[s.peer * kGoldenRatio >> (64 - kPlacesLog2)];
     if (s.peer != 0 && place.peer != s.peer) place = {s.peer, PeerGroup(++groups_)};
-    reinet::annotate(company_, place.group, s.cookie, own, s);
+    reinet::annotate(s.peer != 0 ? &place.group : nullptr, s.cookie, own, s);
   }
 
  private:
@@ -191,17 +197,24 @@ class PeerTable {
     PeerGroup group;
   };
   std::uint64_t groups_ = 0;  // made so far
-  Company company_;
   std::array<Place, std::size_t{1} << kPlacesLog2> places_;
 };
 
 // The same for flows named by slot and cookie.
 class Peers {
  public:
-  void annotate(reinet_flow_stats& s) { table_.annotate(by_slot_.of(s), s); }
+  // shared_uplink: the host's own link is the narrow one, as a cellular modem's: its flows share a queue whoever their
+  // peers are. What programs say of flows of theirs goes by their own word.
+  explicit Peers(bool shared_uplink) : shared_uplink_(shared_uplink) {}
+
+  void annotate(reinet_flow_stats& s) {
+    if (shared_uplink_ && !reinet_is_peer_of_program(s.peer)) s.peer = REINET_PEER_EVERYBODY;
+    table_.annotate(by_slot_.of(s), s);
+  }
   void forget(std::size_t slot, std::uint64_t cookie) { by_slot_.forget(slot, cookie); }
 
  private:
+  bool shared_uplink_;
   PeerTable table_;
   BySlot<Neighbour> by_slot_;
 };

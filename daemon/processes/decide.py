@@ -88,7 +88,7 @@ def decide(
         loop = ControlLoop(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
-            gather_ms=config.gather_ms,
+            gather_ms=config.gather_ms, shared_uplink=config.shared_uplink,
         )  # fmt: skip
         loop.measured_by(measured)
         kept = _Kept(loop, followed, asked)

@@ -118,7 +118,6 @@ void Batch::start(Row& r) {
   if (record_log_) r.log = std::make_unique<LinkLog>();
   r.simulation = make_simulation(link, traces_ms, r.traces.uplink.ms, period_, r.log.get());
   r.states = view_.set.make(view_.config.reward.kind, link.flows.size());
-  r.company = {};
   r.groups.assign(is_cell(link) ? link.flows.size() : 1, PeerGroup());
   r.neighbours.assign(link.flows.size(), {});
   r.flow = 0;
@@ -144,7 +143,7 @@ void Batch::run(std::size_t row) {
   record.slot = static_cast<std::uint32_t>(row);
   const std::size_t queue = r.groups.size() == 1 ? 0 : r.flow;  // flows of one queue go to one client
   record.peer = queue + 1;
-  annotate(r.company, r.groups[queue], record.cookie, r.neighbours[r.flow], record);
+  annotate(&r.groups[queue], record.cookie, r.neighbours[r.flow], record);
   std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
   const Offer offer = view_.config.reward.kind != RewardKind::deepcc ? offer_of(r) : Offer{};
   const Update update =

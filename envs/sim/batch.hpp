@@ -105,10 +105,9 @@ class Batch {
     std::unique_ptr<Simulation> simulation;
     std::unique_ptr<LinkLog> log;
     std::unique_ptr<FlowStates> states;  // of the flows
-    Company company;
-    std::vector<PeerGroup> groups;      // by queue
-    std::vector<Neighbour> neighbours;  // by flow
-    std::uint32_t flow = 0;             // the one that the latest record is about
+    std::vector<PeerGroup> groups;       // by queue
+    std::vector<Neighbour> neighbours;   // by flow
+    std::uint32_t flow = 0;              // the one that the latest record is about
     std::uint64_t start_ms = 0;
     bool stalled = false;  // no record came
     PathTraces traces;     // of the running simulation

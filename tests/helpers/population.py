@@ -7,8 +7,9 @@ import numpy as np
 from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 
 PERIOD_MS = 200
-GOOD_PKTS, WORSE_PKTS = 100, 200
-"""Caps stand for models: what a model does to a flow is told by its cap."""
+GOOD_PKTS, WORSE_PKTS = 10_000, 20_000
+"""Caps stand for models: what a model does to a flow is told by its cap. None is to seem to hold a flow back: they are
+far above what any delivers in a period."""
 
 
 class Population:
@@ -55,7 +56,7 @@ class Population:
         records["delivery_rate_bytes_per_s"] = rate_bytes_per_s
         records["delivered_bytes"] = rate_bytes_per_s * PERIOD_MS / 1e3
         records["cwnd_pkts"] = 100
-        records["inflight_pkts"] = 40  # a cap is the name of an effect here; none is to seem to hold a flow back
+        records["inflight_pkts"] = 40
         records["cap_pkts"] = caps
         self._left_bytes -= records["delivered_bytes"]
         return np.concatenate([closed, records])

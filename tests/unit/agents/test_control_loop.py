@@ -13,6 +13,7 @@ from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import WORDS, Why
+from reinet.core.peers import peer_of
 from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.states.caps import INVALID_CAP_PKTS
 from reinet.core.target import Target
@@ -64,6 +65,22 @@ def started(agent: Agent, *cookies: int, target: str = "50ms") -> tuple[FakeShim
 def reasons(loop: ControlLoop) -> dict[int, str]:
     seen = loop.snapshot()
     return dict(zip(seen.stats["cookie"].tolist(), seen.reasons, strict=True))
+
+
+@pytest.mark.parametrize("shared_uplink", [False, True])
+def test_flows_to_several_peers_know_of_each_other_where_they_share_an_uplink(shared_uplink: bool) -> None:
+    shim = FakeShim()
+    loop = ControlLoop(
+        shim, FixedCap(10), Target.parse("50ms"), clock_ns=lambda: shim.now_ns, shared_uplink=shared_uplink
+    )
+    for cookie in (7, 8):
+        shim.open_flow(cookie)
+    for _ in range(5):
+        shim.advance_ms(60)
+        for cookie in (7, 8):
+            shim.feed(cookie, **HEALTHY | {"peer": peer_of(f"198.51.100.{cookie}")})
+        loop.tick()
+    assert [bool(flags & Flag.COMPANY) for flags in loop.snapshot().stats["flags"]] == [shared_uplink] * 2
 
 
 def test_a_record_leads_to_a_cap() -> None:

@@ -26,7 +26,7 @@ from reinet.alcc.sums import Sums
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.guard import Guard
-from reinet.core.peers import Peers
+from reinet.core.peers import PEER_EVERYBODY, Peers, peer_of
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray
 from reinet.core.states.reflex import Reflex
@@ -257,6 +257,21 @@ def test_bytes_pass_whole_under_a_model() -> None:
     assert total["decisions"] >= total["capped"] > 0
 
 
+@pytest.mark.parametrize(("shared_uplink", "peer"), [(False, peer_of("127.0.0.1")), (True, PEER_EVERYBODY)])
+def test_behind_an_uplink_that_all_share_every_connection_has_the_same_peer(
+    shared_uplink: bool, peer: int, tmp_path: Path
+) -> None:
+    records = tmp_path / "records"
+    asked = Settings(Law("rule"), Target.parse("+30ms"), always=True, shared_uplink=shared_uplink, records=records)
+    with serving("edge", 1_000_000, 1, asked) as server, server.connect(receive_buffer_bytes=4096) as sock:
+        while sock.recv(1 << 14):
+            time.sleep(0.002)  # a path slow enough for periods to pass
+        server.ended()
+    found = np.fromfile(records, FLOW_STATS_DTYPE)["peer"]
+    assert found.size
+    assert set(found.tolist()) == {peer}
+
+
 def test_a_network_that_is_too_large_is_refused() -> None:
     layers = [(np.zeros((1000, 24), np.float32), np.zeros(1000, np.float32)), (np.zeros((1, 1000), np.float32),) * 2]
     name = "timescales-24x1"
@@ -267,7 +282,7 @@ def test_a_network_that_is_too_large_is_refused() -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     replay = ctypes.CDLL(str(find_preload())).reinet_alcc_replay
     for text in ("law=fixed:2", "law=fixed:99999", "law=rule:", "law=nothing", "target=1", "ports=0", "what=1", "law",
-                 "ports=80.5", "shadow=true", "always=yes", "no_io_uring=", "law=rule:inf",
+                 "ports=80.5", "shadow=true", "always=yes", "no_io_uring=", "shared_uplink=2", "law=rule:inf",
                  "target=1:4294967296"):  # fmt: skip
         assert replay(text.encode(), None, ctypes.c_size_t(0), None, None) == -1, text
 

@@ -75,13 +75,13 @@ def test_a_flow_that_gets_less_at_a_steady_rtt_is_uncapped_and_asked() -> None:
     assert asked_after == 10, "its RTT stood above the minimum before, so that the lower rate is known is enough"
 
 
-def beside(company: int, min_rtt_us: int = BEFORE_US) -> list[bool]:
+def beside(company: int, min_rtt_us: int = BEFORE_US, peer: int = 7) -> list[bool]:
     """Whether a flow that starves after three seconds may be capped, beside another one that has so many records."""
     bank, peers = StateBank(1), Peers()
     s = in_time(open_and_capped(), starving(400))
-    s["cookie"] = 1
+    s["cookie"], s["peer"] = 1, 7
     other = s.copy()
-    other["cookie"], other["slot"], other["min_rtt_us"] = 2, 1, min_rtt_us
+    other["cookie"], other["slot"], other["min_rtt_us"], other["peer"] = 2, 1, min_rtt_us, peer
     seen = []
     for i in range(len(s)):
         if i < company:
@@ -105,6 +105,11 @@ def test_beside_another_capped_flow_it_is_asked_after_a_time_at_which_all_look_a
 def test_a_connection_to_a_neighbour_is_no_company() -> None:
     """A server's flows to its own backends are never capped and share no client's queue."""
     assert beside(460, min_rtt_us=300) == beside(0)
+
+
+def test_a_connection_to_another_client_is_no_company() -> None:
+    """It says nothing of this one's access link, and a server of many clients always has some."""
+    assert beside(460, peer=8) == beside(0)
 
 
 def test_one_that_fell_silent_is_no_company() -> None:

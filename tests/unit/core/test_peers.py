@@ -10,7 +10,7 @@ from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.batch import logs
 from reinet.core import FLOW_STATS_DTYPE, Flag
-from reinet.core.peers import Peers, peer_of
+from reinet.core.peers import Peers, peer_of, peers_of_program
 from reinet.core.state import StateBank
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
@@ -39,10 +39,12 @@ def record(
     return s
 
 
-def lent_ms(seconds: float, own_rtt_ms: float = 60, peer: int = CLIENT, sees: float = 0) -> list[float]:
+def lent_ms(
+    seconds: float, own_rtt_ms: float = 60, peer: int = CLIENT, sees: float = 0, shared_uplink: bool = False
+) -> list[float]:
     """The minimum RTTs (ms) in the records of a flow that has seen 58 ms at least, and, after ``sees`` s if they are
     given, 21 ms, beside one that knows of a path of 20 ms and waits for 60 ms."""
-    peers = Peers()
+    peers = Peers(shared_uplink)
     found = []
     for time_ms in range(PERIOD_MS, round(seconds * 1000), PERIOD_MS):
         peers.annotate(record(0, time_ms, 20, 60))
@@ -75,6 +77,20 @@ def test_one_that_waits_for_another_time_is_on_another_path(rtt_ms: float) -> No
 def test_nor_does_it_know_of_other_peers() -> None:
     assert set(lent_ms(10, peer=OTHER_CLIENT)) == {58}
     assert set(lent_ms(10, peer=0)) == {58}
+
+
+def test_unless_all_wait_in_the_hosts_own_uplink() -> None:
+    assert lent_ms(10, peer=OTHER_CLIENT, shared_uplink=True)[-1] == 20
+    assert set(lent_ms(10, own_rtt_ms=120, peer=OTHER_CLIENT, shared_uplink=True)) == {58}, "behind it is another path"
+
+
+@pytest.mark.parametrize("shared_uplink", [False, True])
+def test_what_programs_say_of_peers_concerns_only_flows_of_their_user(shared_uplink: bool) -> None:
+    named = np.array([CLIENT, OTHER_CLIENT, 0, 1], np.uint64)
+    ours, others = (peers_of_program(named, uid) for uid in (1000, 1001))
+    assert len({*named, *ours, *others}) == 12
+    for peer in (*ours, *others):
+        assert set(lent_ms(10, peer=int(peer), shared_uplink=shared_uplink)) == {58}
 
 
 def test_what_is_lent_is_given_back_after_the_next_looks() -> None:
@@ -196,6 +212,35 @@ def test_a_share_does_not_hang_on_how_often_a_silence_was_told(silences: int) ->
     peers.annotate(whole)
     share = whole["share_bytes"][0] / whole["peer_delivered_bytes"][0]
     assert share == pytest.approx(0.62, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("peer", "shared_uplink", "together"),
+    [(CLIENT, False, True), (OTHER_CLIENT, False, False), (OTHER_CLIENT, True, True)],
+)
+def test_company_is_of_one_queue(peer: int, shared_uplink: bool, together: bool) -> None:
+    """A server of many clients always has other flows: they say nothing of a client's own access link."""
+    peers = Peers(shared_uplink)
+    for turn in range(100):
+        first, second = record(0, (turn + 1) * PERIOD_MS, 20, 40), record(1, (turn + 1) * PERIOD_MS, 20, 40, peer=peer)
+        for s in (first, second):
+            peers.annotate(s)
+    assert bool(first["flags"][0] & Flag.COMPANY) == bool(second["flags"][0] & Flag.COMPANY) == together
+    assert (first["peer_delivered_bytes"][0] == 2 * first["delivered_bytes"][0]) == together
+
+
+def test_one_that_is_sent_to_and_answers_nothing_is_no_company() -> None:
+    """A client that has gone is sent to for many minutes."""
+    peers = Peers()
+    seen = []
+    for time_ms in range(PERIOD_MS, 20_000, PERIOD_MS):
+        gone, s = record(0, time_ms, 20, 40), record(1, time_ms, 20, 40)
+        if time_ms > 2000:
+            gone["rtt_samples"], gone["delivered_bytes"] = 0, 0
+        peers.annotate(gone)
+        peers.annotate(s)
+        seen.append(bool(s["flags"][0] & Flag.COMPANY))
+    assert PERIOD_MS * sum(seen) == pytest.approx(2000 + 5000, abs=2 * PERIOD_MS)
 
 
 def test_a_flow_alone_has_all_of_it() -> None:
