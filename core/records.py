@@ -40,6 +40,7 @@ class Flag(IntFlag):
     CLOSED = _core.FLAG_CLOSED
     RESTARTED = _core.FLAG_RESTARTED
     COMPANY = _core.FLAG_COMPANY
+    RELATIVE = _core.FLAG_RELATIVE
     SILENCE = _core.FLAG_SILENCE
 
 

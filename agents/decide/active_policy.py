@@ -174,7 +174,7 @@ class ActivePolicy:
         """Takes N records of flows in these rows, writes their targets into them and says what becomes of the flows."""
         # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
         longer_us = self._pipeline.longer_us(rows)
-        records["target_us"] = flows.own_targets.resolve_us(records, longer_us, self.spec.target)
+        flows.own_targets.write(records, longer_us, self.spec.target)
         batch = self._pipeline.see(rows, records)
         seen = Cases(rows, records, batch.states, batch.rule_pkts, batch.may_cap)
         latest = flows.last_of_each(rows, np.flatnonzero(batch.decided))

@@ -41,7 +41,7 @@ std::uint32_t LeasedCap::decide(reinet_flow_stats& record, std::uint32_t in_forc
 std::uint32_t LeasedCap::ask_law(reinet_flow_stats& record) {
   const Settings& settings = process().settings;
   process().peers->annotate(neighbour_, record);
-  record.target_us = law_.target_us(settings, record.min_rtt_us);
+  law_.write_target(record, settings);
   if (has_sample(record)) void_ = false;
   return law_.decide(record, settings);
 }

@@ -43,9 +43,8 @@ std::uint32_t wanted_pkts(const reinet_flow_stats& s, float rule_pkts, const flo
 
 }  // namespace
 
-std::uint32_t Law::target_us(const Settings& settings, std::uint32_t min_rtt_us) const {
-  const std::uint32_t path_us = std::max(min_rtt_us, states_ ? states_->longer_us(0) : 0);
-  return TargetLine{settings.target_min_rtts, 1.0 * settings.target_extra_us}.resolve_us(path_us);
+void Law::write_target(reinet_flow_stats& s, const Settings& settings) const {
+  TargetLine{settings.target_min_rtts, 1.0 * settings.target_extra_us}.write(s, states_ ? states_->longer_us(0) : 0);
 }
 
 std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) {

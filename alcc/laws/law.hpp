@@ -23,9 +23,8 @@ namespace reinet::alcc {
 
 class Law {
  public:
-  // Returns the RTT to stay below, 0 = unknown (core/target.py), for a record with that minimum RTT, or over the path
-  // as it is now where that has become longer.
-  std::uint32_t target_us(const Settings& settings, std::uint32_t min_rtt_us) const;
+  // Writes the RTT to stay below into a record, 0 = unknown (core/states/target.hpp).
+  void write_target(reinet_flow_stats& s, const Settings& settings) const;
   // Takes a record whose target is set; returns the cap in packets from now on, 0 = none.
   std::uint32_t decide(const reinet_flow_stats& s, const Settings& settings);
   std::uint32_t cap_pkts() const { return cap_pkts_; }

@@ -21,7 +21,8 @@ REINET_HOOK int reinet_alcc_replay(const char* text, const reinet_flow_stats* re
   reinet::alcc::Law law;
   for (std::size_t i = 0; i < count; ++i) {
     reinet_flow_stats record = records[i];
-    record.target_us = targets_us[i] = law.target_us(*settings, record.min_rtt_us);
+    law.write_target(record, *settings);
+    targets_us[i] = record.target_us;
     caps_pkts[i] = law.decide(record, *settings);
   }
   return 0;

@@ -206,7 +206,7 @@ class PathRtt {
   void learn(const reinet_flow_stats& s, std::uint32_t path_us, bool by_look) {
     asked_ns_ = 0;
     standing_ = {};
-    const bool far = is_far(path_us, s);
+    const bool far = is_far(path_us, s) && !(s.flags & REINET_FLAG_RELATIVE);  // which has room again on that path
     if (far && ++far_asks_ < kFarAsks) return;
     longer_us_ = path_us;  // the next time at once: it is still far_asks_
     forget_ns_ = s.time_ns + kForgetNs;

@@ -79,7 +79,7 @@ class Reflex {
     const std::lock_guard lock(lock_);
     own(s.slot, s.cookie);
     if (peers_) peers_->annotate(s);
-    s.target_us = target_.resolve_us(std::max(s.min_rtt_us, bank_.longer_us(s.slot)));
+    target_.write(s, bank_.longer_us(s.slot));
     std::array<float, kMostUnits> state;
     const Update update = bank_.update(s.slot, s, state.data());
     verdict = {Refusal::none, 0, 0, s.target_us, s.min_rtt_us};

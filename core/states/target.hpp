@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/flow_stats.h"
+
 namespace reinet {
 
 // Neither a record that nobody filled nor the kernel's tcp_min_rtt() before the first sample.
@@ -22,6 +24,13 @@ struct TargetLine {
     if (min_rtts > 0 && !rtt_known(min_rtt_us)) return 0;
     const double target_us = std::ceil(min_rtts * min_rtt_us) + extra_us;
     return static_cast<std::uint32_t>(std::clamp(target_us, 1.0, static_cast<double>(~0U)));
+  }
+
+  // Writes it into a record. longer_us: what its path has become, where that is longer than the record says.
+  void write(reinet_flow_stats& s, std::uint32_t longer_us) const {
+    constexpr std::uint32_t relative = REINET_FLAG_RELATIVE;
+    s.flags = min_rtts > 0 ? s.flags | relative : s.flags & ~relative;
+    s.target_us = resolve_us(std::max(s.min_rtt_us, longer_us));
   }
 };
 

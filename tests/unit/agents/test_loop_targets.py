@@ -9,7 +9,7 @@ from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import target_too_tight
-from reinet.core.records import FlowStatsArray
+from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.target import LEAST_TARGET_PER_RTT, UNKNOWN_RTT_US, Target
 from reinet.kshim.fake import FakeShim
 
@@ -63,6 +63,22 @@ def test_a_relative_target_follows_the_flows_minimum_rtt() -> None:
     assert shim.target_us(7) == 50_000
     assert loop.snapshot().stats["target_us"].tolist() == [50_000]
     assert loop.status().target == "+30ms"
+
+
+@pytest.mark.parametrize(("common", "own"), [("+30ms", "25ms"), ("50ms", "2.5x")])
+def test_a_record_says_whether_its_target_grows_with_the_path(common: str, own: str) -> None:
+    shim, sink = FakeShim(), Sink()
+    loop = make_loop(shim, common, sink=sink)
+    for cookie in (7, 8):
+        shim.open_flow(cookie)
+        shim.feed(cookie, **HEALTHY | {"flags": int(Flag.RELATIVE)})  # whoever made the record is not to say so
+    loop.tick()
+    loop.set_target(8, own)
+    for cookie in (7, 8):
+        shim.feed(cookie, **HEALTHY)
+    loop.tick()
+    relative = [bool(flags & Flag.RELATIVE) for flags in loop.snapshot().stats["flags"]]
+    assert relative == [Target.parse(text).is_relative for text in (common, own)]
 
 
 def test_flows_of_one_batch_have_targets_of_their_own_before_their_states_are_made() -> None:

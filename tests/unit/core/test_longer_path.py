@@ -214,6 +214,21 @@ def test_a_path_beyond_the_target_leaves_the_flow_uncapped_for_a_while() -> None
     assert any(thrice[210 + 80 :]), "it may be another path by then"
 
 
+def test_a_relative_target_has_room_again_on_a_longer_path_so_that_one_answer_does() -> None:
+    far_us = 60_000
+    s, free = starving(40), records([24.0] * 40, [far_us + 6000] * 40, [130] * 40, 130)
+    s["rtt_least_us"] = s["rtt_mean_us"] = s["srtt_us"] = far_us
+    flow = in_time(open_and_capped(), s, asked(rtts=[far_us] * 10), free)
+    flow["flags"] |= np.uint32(Flag.RELATIVE)
+    bank = StateBank(1)
+    seen = []
+    for i in range(len(flow)):
+        flow["target_us"][i] = max(flow["min_rtt_us"][i], bank.longer_us(np.zeros(1, np.intp))[0]) + 30_000
+        seen.append(bool(bank.update([0], flow[i : i + 1]).may_cap[0]))
+    assert flow["target_us"][-1] == far_us + 30_000
+    assert all(seen[-30:])
+
+
 @pytest.mark.parametrize(("far_us", "is_asked"), [(200_000, True), (400_000, False)])
 def test_a_path_many_times_as_long_is_asked_for_up_to_what_an_outage_makes(far_us: int, is_asked: bool) -> None:
     """A connection over the mast next door that goes on over a satellite; 300 ms are as long as a path may be."""
