@@ -83,7 +83,7 @@ struct reinet_ack {
   X(NO_SAMPLE, 0x08)   /* no RTT sample: no decision, no history entry, no replay entry */                 \
   X(CLOSED, 0x10)      /* the flow's last record; only cookie, slot and time_ns are meaningful */          \
   X(RESTARTED, 0x20)   /* in this period the flow began to send again after an idle time above srtt / 4 */ \
-  X(COMPANY, 0x40)     /* another flow to this peer that may be capped has sent lately */                  \
+  X(COMPANY, 0x40)     /* another flow to this peer that may be capped was answered lately */              \
   X(SILENCE, 0x80)     /* no ACK came: the period goes on, and the next record tells of all of it again */ \
   X(RELATIVE, 0x100)   /* the target is told by the path's minimum RTT: with a longer path comes a later one */
 

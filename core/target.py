@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from reinet.core import _core
 from reinet.core.errors import ConfigError
+from reinet.core.records import Flag, FlowStatsArray
 
 LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
 """The least target that can be kept, in minimum RTTs of the path; ``states/delay_ratio.hpp`` has the reason."""
@@ -20,6 +21,7 @@ _LIMIT_MS = f"milliseconds are above 0 and at most {MOST_MS:g}"
 UNKNOWN_RTT_US = 0xFFFF_FFFF
 """The kernel's ``tcp_min_rtt()`` before the first sample; a record that nobody filled has 0."""
 
+_RELATIVE = np.uint32(Flag.RELATIVE)
 _TEXT = re.compile(r"(?P<plus>\+?)\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|x|)", re.ASCII)
 
 
@@ -89,6 +91,16 @@ class Target:
         if self.is_relative:
             found[(min_rtt_us == 0) | (min_rtt_us == UNKNOWN_RTT_US)] = 0
         return found
+
+    def write(self, records: FlowStatsArray, longer_us: npt.NDArray[np.uint32]) -> None:
+        """Writes into N records the RTT to stay below (``resolve_us``) and whether it is relative.
+
+        ``longer_us`` (N,) is what a flow's path has become, where that is longer than the record says.
+        """
+        records["target_us"] = self.resolve_us(np.maximum(records["min_rtt_us"], longer_us))
+        records["flags"] &= ~_RELATIVE
+        if self.is_relative:
+            records["flags"] |= _RELATIVE
 
     def resolve_ms(self, min_rtt_ms: float) -> float:
         """Returns the RTT to stay below, in ms, on one path of a known minimum RTT."""

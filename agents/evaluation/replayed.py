@@ -61,7 +61,7 @@ def answers(agent: Agent, stats: FlowStatsArray, target: Target | None = None) -
     for at in range(len(stats)):
         one = stats[at : at + 1]
         if target is not None:
-            one["target_us"] = target.resolve_us(np.maximum(one["min_rtt_us"], bank.longer_us(_ROW)))
+            target.write(one, bank.longer_us(_ROW))
         batch = bank.update(_ROW, one)
         decided[at] = batch.decided[0]
         caps_pkts[at] = decider.decide(one, batch.states, batch.rule_pkts, batch.decided, batch.may_cap)[0]

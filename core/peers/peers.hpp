@@ -16,8 +16,9 @@
 //              each sees its share of the last second (by_share of core/states/feature.hpp). And a flow gets less
 //              when another one begins; the sum does not, unless the link fell or somebody else takes the rest
 //              (core/guard/others.hpp). The sum is of the capped ones alone.
-//   company    Whether another flow that may be capped here has sent lately (core/guard/path_rtt.hpp). Those to other
-//              peers do not count: a server of many clients always has some, and hardly ever shares a queue with them.
+//   company    Whether another flow of the group that may be capped was answered lately (core/guard/path_rtt.hpp).
+//              Those of other groups do not count: a server of many clients always has some, and hardly ever shares a
+//              queue with them.
 //
 // All of it is written into the record, before anybody else sees it.
 #ifndef REINET_PEERS_HPP

@@ -6,13 +6,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.core.records import Flag, FlowStatsArray
+from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
 
 MOST_OWN = 1024
 """So many flows may have targets of their own: they are set by hand, and each costs a comparison per batch."""
 
-_RELATIVE = np.uint32(Flag.RELATIVE)
 _NONE: Mapping[int, Target] = MappingProxyType({})
 
 
@@ -63,14 +62,11 @@ class OwnTargets:
             self._own = MappingProxyType({c: target for c, target in self._own.items() if c not in ended})
 
     def write(self, records: FlowStatsArray, longer_us: NDArray[np.uint32], common: Target) -> None:
-        """Writes into N records the RTT to stay below, 0 while it is unknown (``Target.resolve_us``), and its form.
-
-        ``longer_us`` (N,) is what a flow's path has become, where that is longer than the record says.
-        """
-        path_us = np.maximum(records["min_rtt_us"], longer_us)
-        records["target_us"], relative = common.resolve_us(path_us), np.full(len(records), common.is_relative)
+        """Writes each flow's own target, or the common one, into N records: ``Target.write``."""
+        common.write(records, longer_us)
         for cookie, target in self._own.items():
             mine = records["cookie"] == np.uint64(cookie)
             if mine.any():
-                records["target_us"][mine], relative[mine] = target.resolve_us(path_us[mine]), target.is_relative
-        records["flags"] = np.where(relative, records["flags"] | _RELATIVE, records["flags"] & ~_RELATIVE)
+                own = records[mine]
+                target.write(own, longer_us[mine])
+                records[mine] = own

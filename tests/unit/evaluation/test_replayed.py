@@ -14,6 +14,7 @@ from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
+from reinet.core.records import Flag
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
 from reinet.envs.trace import Trace
@@ -67,6 +68,7 @@ def test_a_relative_target_follows_a_path_that_became_longer_as_the_daemons_does
     above_us = stats["target_us"][[0, -1]].astype(int) - stats["min_rtt_us"][[0, -1]]  # which knows the shorter path
     assert above_us[0] == 30_000
     assert above_us[1] == pytest.approx(45_000, abs=3000)
+    assert (stats["flags"] & Flag.RELATIVE).all()
 
 
 def test_two_agents_are_compared_on_the_same_sights(flow: Path) -> None:
