@@ -16,7 +16,6 @@
 #define REINET_SLOT_H
 
 #include "core/cc/cap_limited.h"
-#include "core/cc/fallen_window.h"
 #include "core/cc/outage.h"
 #include "core/cc/withheld_window.h"
 #include "core/flow_stats.h"
@@ -31,15 +30,10 @@ struct reinet_slot {
   reinet_u32 sequence;    /* odd while period is being written */
   reinet_u32 outstanding; /* data awaits an ACK */
   reinet_u64 void_lease;  /* never obeyed: too far ahead, or it answers what was before an idle time or the owner */
-  /* The programs' own: what a cap does to a window that follows ssthresh, or to a model of the path. */
-  union {
-    struct {
-      struct reinet_fallen_window fallen;
-      struct reinet_withheld_window withheld; /* in jiffies */
-    };
-    reinet_u32 cap_limited_until;
-  };
-  struct reinet_outage outage; /* the programs' own, too */
+  /* The programs' own: what a cap does to a window that follows ssthresh, and to a model of the path. */
+  struct reinet_withheld_window withheld; /* in jiffies */
+  reinet_u32 cap_limited_until;
+  struct reinet_outage outage;
   struct reinet_period period;
 } __attribute__((aligned(REINET_CACHE_LINE_BYTES)));
 

@@ -7,7 +7,6 @@
 
 #include "core/cc/cap_limited.h"
 #include "core/cc/congestion_control.hpp"
-#include "core/cc/fallen_window.h"
 #include "core/cc/outage.h"
 #include "core/cc/withheld_window.h"
 
@@ -21,7 +20,6 @@ class CappedWindow {
 
   // At every ACK, before a loss that it tells of.
   void on_ack(const AckEvent& ack) {
-    reinet_fallen_on_ack(&fallen_, ack.una);
     reinet_outage_on_ack(&outage_, static_cast<std::uint64_t>(ack.now_us), ack.rtt_us, ack.min_rtt_us, ack.una,
                          ack.next);
   }
@@ -40,9 +38,9 @@ class CappedWindow {
                                    static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
     } else if constexpr (!ModelControl<Control>) {
       if (ack.state == SenderState::kRecovery) return;
-      reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(std::min<Us>(timeout_us, ~0U)));
+      reinet_withheld_on_cap(&withheld_, in_force_pkts, cap_pkts_, static_cast<std::uint32_t>(ack.delivered_total_pkts),
+                             static_cast<std::uint32_t>(std::min<Us>(timeout_us, ~0U)));
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
-      if (in_force_pkts > cap_pkts_) reinet_fallen_on_cap(&fallen_, in_force_pkts, ack.next);
     }
     const std::uint32_t capped_pkts =
         reinet_outage_capped_pkts(&outage_, cap_pkts_, ack.in_flight_pkts, ack.una, ack.next);
@@ -60,15 +58,13 @@ class CappedWindow {
   // Returns the ssthresh that a loss leads to: the control's, of the window that the loss is to blame on.
   template <CongestionControl Control>
   std::uint32_t on_loss(Control& control, const Window& w, LossCause cause) {
-    reinet_withheld_forget(&withheld_);
     Window blamed = w;
-    blamed.cwnd_pkts = reinet_fallen_cwnd_pkts(&fallen_, w.cwnd_pkts);
-    return reinet_fallen_ssthresh_pkts(&fallen_, w.cwnd_pkts, control.on_loss(blamed, cause));
+    blamed.cwnd_pkts = reinet_withheld_blamed_pkts(&withheld_, w.cwnd_pkts);
+    return reinet_blamed_ssthresh_pkts(blamed.cwnd_pkts, w.cwnd_pkts, control.on_loss(blamed, cause));
   }
 
  private:
   std::uint32_t cap_pkts_ = 0;
-  reinet_fallen_window fallen_{};
   reinet_outage outage_{};
   reinet_withheld_window withheld_{};
   std::uint32_t limited_until_ = 0;

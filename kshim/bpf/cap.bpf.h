@@ -103,9 +103,7 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
   if (algorithm != REINET_BBR) {
     if (tp->snd_ssthresh < tp->snd_cwnd)
       tp->snd_ssthresh = tp->snd_cwnd;
-    if (in_force_pkts > cap_pkts)
-      reinet_fallen_on_cap(&slot->fallen, in_force_pkts, tp->snd_nxt);
-    reinet_withheld_on_cap(&slot->withheld, tp->snd_cwnd, tp->inet_conn.icsk_rto);
+    reinet_withheld_on_cap(&slot->withheld, in_force_pkts, cap_pkts, tp->delivered, tp->inet_conn.icsk_rto);
   } else {
     note_limited(tp, slot);
   }

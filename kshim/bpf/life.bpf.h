@@ -56,8 +56,8 @@ static __always_inline struct reinet_slot *take_slot(void *sk, __u64 cookie, __u
     WRITE_ONCE(slot->void_lease, READ_ONCE(cap->lease));
   write_begin(slot);
   slot->outstanding = outstanding;
-  __builtin_memset(&slot->fallen, 0, sizeof(slot->fallen));
   reinet_withheld_forget(&slot->withheld);
+  slot->cap_limited_until = 0;
   __builtin_memset(&slot->outage, 0, sizeof(slot->outage));
   __builtin_memset(&slot->period, 0, sizeof(slot->period));
   WRITE_ONCE(slot->cookie, cookie);

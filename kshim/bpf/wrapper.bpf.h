@@ -35,8 +35,6 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
     leave(tp, &wrapped[algorithm]);
     return;
   }
-  if (algorithm != REINET_BBR)
-    reinet_fallen_on_ack(&slot->fallen, tp->snd_una);
   note_outage(tp, slot, sample->rtt_us);
   apply_cap(tp, slot, index, algorithm, tp->snd_cwnd);
   take_ack(tp, slot, index, sample->rtt_us, algorithm);
@@ -52,22 +50,20 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
     apply_cap((struct tcp_sock *)sk, slot, index, algorithm, in_force_pkts);
 }
 
-/* The ssthresh that a loss leads to: what the algorithm makes of the window that the loss is to blame on; no window is
- * withheld after it. A macro, since the verifier must see the call of the kernel's function.
+/* The ssthresh that a loss leads to: what the algorithm makes of the window that the loss is to blame on. A macro,
+ * since the verifier must see the call of the kernel's function.
  */
 #define SSTHRESH_OF_LOSS(sk, algorithms_own)                                                                           \
   ({                                                                                                                   \
     struct tcp_sock *tp_ = (struct tcp_sock *)(sk);                                                                    \
-    __u32 cwnd_pkts_ = tp_->snd_cwnd, ssthresh_pkts_, index_;                                                          \
+    __u32 cwnd_pkts_ = tp_->snd_cwnd, blamed_pkts_, ssthresh_pkts_, index_;                                            \
     struct reinet_slot *slot_ = slot_of(sk, &index_);                                                                  \
                                                                                                                        \
-    if (slot_) {                                                                                                       \
-      reinet_withheld_forget(&slot_->withheld);                                                                        \
-      tp_->snd_cwnd = reinet_fallen_cwnd_pkts(&slot_->fallen, cwnd_pkts_);                                             \
-    }                                                                                                                  \
+    blamed_pkts_ = slot_ ? reinet_withheld_blamed_pkts(&slot_->withheld, cwnd_pkts_) : cwnd_pkts_;                     \
+    tp_->snd_cwnd = blamed_pkts_;                                                                                      \
     ssthresh_pkts_ = algorithms_own(sk);                                                                               \
     tp_->snd_cwnd = cwnd_pkts_;                                                                                        \
-    slot_ ? reinet_fallen_ssthresh_pkts(&slot_->fallen, cwnd_pkts_, ssthresh_pkts_) : ssthresh_pkts_;                  \
+    reinet_blamed_ssthresh_pkts(blamed_pkts_, cwnd_pkts_, ssthresh_pkts_);                                             \
   })
 
 /* Where the kernel skips a program, it takes what is on its stack for the answer; one with patches of its own does so

@@ -110,6 +110,41 @@ def ssthresh_after_a_fall(cgroup, transfer, loss_based, from_pkts, to_pkts):
     return in_recovery["ssthresh_pkts"][0] if in_recovery["time_ns"][0] < fallen_ns + earlier_ns else None
 
 
+@undisturbed
+@pytest.mark.parametrize("loss_based", ["cubic", "reno"])
+def test_a_loss_under_a_cap_leaves_the_cap_and_a_further_one_does_not(cgroup, transfer, loss_based):
+    """The first counts against a window that has grown for so long under the cap that the algorithm's share of it is
+    above that; the second, a few windows later, counts nearly against the cap. The kernel's rate reduction may have
+    taken a packet or two itself when a loss is found."""
+    cap_pkts = 40
+    grown_s = 1.25 * cap_pkts**2 * 1500 * 8 / (SLOW_MBIT * 1e6)  # a packet for each of that many windows
+    often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)
+    with KernelShim([cgroup], period=often) as shim:
+        flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=SLOW_MBIT, seconds=60, until_told=True, lossy=True)
+        cookies, slots = of_one(flow, shim)
+
+        def capped(seconds):
+            shim.apply(cookies, slots, np.full(1, cap_pkts, np.uint32), lease(900), np.zeros(1, np.uint32))
+            return read_for(shim, seconds)
+
+        steady = capped(0.5)
+        while (steady["cwnd_pkts"] != cap_pkts).any():
+            steady = capped(0.5)
+        for _ in range(round(grown_s / 0.5)):
+            capped(0.5)
+        answers_pkts = []
+        for _ in range(2):
+            lose_a_few(flow)
+            records = capped(0.3)
+            in_recovery = records[has(records, Flag.IN_RECOVERY)]
+            if not in_recovery.size or has(records, Flag.RESTARTED).any():
+                raise LaggedError
+            answers_pkts.append(in_recovery["ssthresh_pkts"][0])
+        assert flow.result()["intact"]
+    assert cap_pkts - 3 <= answers_pkts[0] <= cap_pkts
+    assert answers_pkts[1] <= 0.85 * cap_pkts  # Cubic takes 0.7 of it, and it has grown by five packets, or by eight
+
+
 def of_one(flow, shim):
     """Return cookie and slot of the only flow, as ``apply`` wants them, when it has been heard of."""
     records = read_for(shim, 0.3)

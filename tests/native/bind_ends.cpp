@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/cc/cap_limited.h"
-#include "core/cc/fallen_window.h"
 #include "core/cc/kernel/reno.hpp"
 #include "core/cc/outage.h"
 #include "core/cc/withheld_window.h"
@@ -135,12 +134,12 @@ void bind_ends(nb::module_& m) {
       .def("take_sent", &DrivenSender::take_sent)
       .def_prop_ro("cwnd_pkts", &DrivenSender::cwnd_pkts)
       .def_prop_ro("ssthresh_pkts", &DrivenSender::ssthresh_pkts);
-  nb::class_<reinet_fallen_window>(m, "FallenWindow")
+  nb::class_<reinet_withheld_window>(m, "WithheldWindow")
       .def(nb::init<>())
-      .def("on_ack", &reinet_fallen_on_ack, "una_seq"_a)
-      .def("on_cap", &reinet_fallen_on_cap, "cwnd_pkts"_a, "next_seq"_a)
-      .def("shown_pkts", &reinet_fallen_cwnd_pkts, "cwnd_pkts"_a)
-      .def("ssthresh_pkts", &reinet_fallen_ssthresh_pkts, "cwnd_pkts"_a, "ssthresh_pkts"_a);
+      .def_ro("cwnd_pkts", &reinet_withheld_window::cwnd_pkts)
+      .def("on_cap", &reinet_withheld_on_cap, "in_force_pkts"_a, "cap_pkts"_a, "delivered_pkts"_a, "timeout"_a = 1)
+      .def("blamed_pkts", &reinet_withheld_blamed_pkts, "cwnd_pkts"_a);
+  m.def("blamed_ssthresh_pkts", &reinet_blamed_ssthresh_pkts, "blamed_pkts"_a, "cwnd_pkts"_a, "ssthresh_pkts"_a);
   nb::class_<reinet_outage>(m, "Outage")
       .def(nb::init<>())
       .def("on_ack", &reinet_outage_on_ack, "now_us"_a, "rtt_us"_a, "min_rtt_us"_a, "una_seq"_a, "next_seq"_a)
