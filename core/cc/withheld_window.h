@@ -3,8 +3,9 @@
  * The window that a cap withholds, which an idle time gives back and which is to blame for a loss. One rule, in C that
  * the BPF verifier accepts, for the kernel's wrappers, the simulator's sender and the gate's virtual Cubic.
  *
- * It is the window that the flow would have without the cap: the highest that the cap took since the last loss, and on
- * top of that a packet for each window that was delivered under the cap, as Reno's would grow, up to twice the cap.
+ * It is the window that the flow would have without the cap: the highest that the cap took since the last loss. While
+ * that is below twice the cap it grows by a packet for each window that is delivered under the cap, as Reno's would: of
+ * a higher one even half, the deepest of the usual answers to a loss, is above the cap.
  *
  * After an idle time. A cap shortens a queue of the flow's own, and an idle time has emptied that: the first window
  * after it is to be the congestion control's own, halved for each timeout within the idle time as Linux halves its
@@ -16,8 +17,8 @@
  * At a loss. An algorithm answers with a share of its window and relies on the queue that the rest keeps filled. A
  * capped window keeps none: its share is below what the path needs, and congestion avoidance needs seconds to come back
  * on a long path. What a cap has just taken away may be the cause, too, for its packets are still on their way. So the
- * algorithm is shown the withheld window, and its answer is obeyed up to the present one: a loss never raises that. Of
- * more than twice the present window even half, the deepest of the usual answers, would change nothing.
+ * algorithm is shown the withheld window, which Cubic grows back to quickly, and its answer is obeyed up to the present
+ * one: a loss never raises that.
  */
 #ifndef REINET_WITHHELD_WINDOW_H
 #define REINET_WITHHELD_WINDOW_H
@@ -80,9 +81,8 @@ static inline reinet_u32 reinet_withheld_given_back_pkts(struct reinet_withheld_
 /* Returns the window that the algorithm is shown at a loss, at least the present one, and withholds nothing any more.
  */
 static inline reinet_u32 reinet_withheld_blamed_pkts(struct reinet_withheld_window* withheld, reinet_u32 cwnd_pkts) {
-  reinet_u32 blamed_pkts = withheld->cwnd_pkts, most_pkts = REINET_MOST_WITHHELD_CAPS * cwnd_pkts;
+  reinet_u32 blamed_pkts = withheld->cwnd_pkts;
   reinet_withheld_forget(withheld);
-  if (blamed_pkts > most_pkts) return most_pkts;
   return blamed_pkts > cwnd_pkts ? blamed_pkts : cwnd_pkts;
 }
 
