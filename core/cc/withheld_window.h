@@ -15,10 +15,10 @@
  * (net.ipv4.tcp_slow_start_after_idle = 0), the window counts as not having been idle, and all of it comes back.
  *
  * At a loss. An algorithm answers with a share of its window and relies on the queue that the rest keeps filled. A
- * capped window keeps none: its share is below what the path needs, and congestion avoidance needs seconds to come back
- * on a long path. What a cap has just taken away may be the cause, too, for its packets are still on their way. So the
- * algorithm is shown the withheld window, which Cubic grows back to quickly, and its answer is obeyed up to the present
- * one: a loss never raises that.
+ * capped window keeps a short one: its share is below what the path needs, and on a long path congestion avoidance
+ * needs seconds to come back. What a cap has just taken away may be the cause, too, for its packets are still on their
+ * way. So the algorithm is shown the withheld window, which Cubic grows back to quickly, and its answer is obeyed up to
+ * the present one: a loss never raises that.
  */
 #ifndef REINET_WITHHELD_WINDOW_H
 #define REINET_WITHHELD_WINDOW_H

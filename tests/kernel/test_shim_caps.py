@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -83,19 +84,7 @@ def test_a_loss_right_after_a_cap_took_a_window_leaves_what_the_cap_left(cgroup,
 def ssthresh_after_a_fall(cgroup, transfer, loss_based, from_pkts, to_pkts):
     """Return what a loss of packets that were sent before a fall of the cap makes ssthresh, or None where the host
     lagged."""
-    often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)  # a reduction lasts a round trip, 25 ms or more
-    with KernelShim([cgroup], period=often) as shim:
-        flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=SLOW_MBIT, seconds=60, until_told=True, lossy=True)
-        cookies, slots = of_one(flow, shim)
-        targets = np.zeros(1, np.uint32)
-
-        def cap_at(pkts, seconds):
-            shim.apply(cookies, slots, np.full(1, pkts, np.uint32), lease(900), targets)
-            return read_for(shim, seconds)
-
-        steady = cap_at(from_pkts, 0.5)
-        while (steady["cwnd_pkts"] != from_pkts).any():  # slow start's own loss comes first
-            steady = cap_at(from_pkts, 0.5)
+    with resting_under(from_pkts, cgroup, transfer, loss_based) as (flow, shim, cap_at):
         fallen_ns = time.monotonic_ns()
         records = cap_at(to_pkts, 0.02)  # the next ACK takes the window; its packets come for longer than that
         lose_a_few(flow)
@@ -118,24 +107,13 @@ def test_a_loss_under_a_cap_leaves_the_cap_and_a_further_one_does_not(cgroup, tr
     taken a packet or two itself when a loss is found."""
     cap_pkts = 40
     grown_s = 1.25 * cap_pkts**2 * 1500 * 8 / (SLOW_MBIT * 1e6)  # a packet for each of that many windows
-    often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)
-    with KernelShim([cgroup], period=often) as shim:
-        flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=SLOW_MBIT, seconds=60, until_told=True, lossy=True)
-        cookies, slots = of_one(flow, shim)
-
-        def capped(seconds):
-            shim.apply(cookies, slots, np.full(1, cap_pkts, np.uint32), lease(900), np.zeros(1, np.uint32))
-            return read_for(shim, seconds)
-
-        steady = capped(0.5)
-        while (steady["cwnd_pkts"] != cap_pkts).any():
-            steady = capped(0.5)
+    with resting_under(cap_pkts, cgroup, transfer, loss_based) as (flow, _, cap_at):
         for _ in range(round(grown_s / 0.5)):
-            capped(0.5)
+            cap_at(cap_pkts, 0.5)
         answers_pkts = []
         for _ in range(2):
             lose_a_few(flow)
-            records = capped(0.3)
+            records = cap_at(cap_pkts, 0.3)
             in_recovery = records[has(records, Flag.IN_RECOVERY)]
             if not in_recovery.size or has(records, Flag.RESTARTED).any():
                 raise LaggedError
@@ -143,6 +121,24 @@ def test_a_loss_under_a_cap_leaves_the_cap_and_a_further_one_does_not(cgroup, tr
         assert flow.result()["intact"]
     assert cap_pkts - 3 <= answers_pkts[0] <= cap_pkts
     assert answers_pkts[1] <= 0.85 * cap_pkts  # Cubic takes 0.7 of it, and it has grown by five packets, or by eight
+
+
+@contextmanager
+def resting_under(cap_pkts, cgroup, transfer, loss_based):
+    """Yield a lossy flow whose window has come to rest under a cap, its shim, and what caps it at so many packets and
+    reads for so many seconds."""
+    often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)  # a reduction lasts a round trip, 25 ms or more
+    with KernelShim([cgroup], period=often) as shim:
+        flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=SLOW_MBIT, seconds=60, until_told=True, lossy=True)
+        cookies, slots = of_one(flow, shim)
+
+        def cap_at(pkts, seconds):
+            shim.apply(cookies, slots, np.full(1, pkts, np.uint32), lease(900), np.zeros(1, np.uint32))
+            return read_for(shim, seconds)
+
+        while (cap_at(cap_pkts, 0.5)["cwnd_pkts"] != cap_pkts).any():  # slow start's own loss comes first
+            pass
+        yield flow, shim, cap_at
 
 
 def of_one(flow, shim):

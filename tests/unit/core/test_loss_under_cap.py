@@ -77,20 +77,15 @@ def test_it_is_the_algorithms_share_of_the_earlier_window_where_the_cap_took_les
     assert flow.sender.ssthresh_pkts == ssthresh_pkts
 
 
-def recovered(cap_pkts: int = CAP_PKTS) -> DrivenFlow:
+def recovered() -> DrivenFlow:
     """Returns a flow whose first loss under a cap is over and has made it forget the window of its slow start."""
     flow = slow_starting()
-    flow.acknowledge(45, cap_pkts)  # past all that was outstanding at the fall
-    lose_and_recover(flow, cap_pkts)
-    return flow
-
-
-def lose_and_recover(flow: DrivenFlow, cap_pkts: int) -> None:
-    flow.lose_one(cap_pkts)
-    recovery_end = max(segment for _, segment in flow.sender.take_sent()) + 1
+    flow.acknowledge(45, CAP_PKTS)  # past all that was outstanding at the fall
+    flow.lose_one(CAP_PKTS)
+    flow.una = max(segment for _, segment in flow.sender.take_sent()) + 1
     flow.now_us += RTT_US
-    flow.una = recovery_end
-    flow.sender.ack(flow.now_us, flow.una, flow.now_us - RTT_US, cap_pkts=cap_pkts)
+    flow.sender.ack(flow.now_us, flow.una, flow.now_us - RTT_US, cap_pkts=CAP_PKTS)
+    return flow
 
 
 def test_a_loss_counts_against_the_window_from_before_the_cap_until_one_has() -> None:
